@@ -57,9 +57,10 @@ async def ask_engine(engine: EngineServer, path: Path) -> float:
     query = EngineQuery(sql=SQL, relations={"transfers": Relation(files=(str(path),))})
     async with engine.run(query) as execution:
         stream = b"".join([chunk async for chunk in execution.chunks()])
-        report = await execution.report()
+        await execution.report()
+        usage = await execution.end()
     assert pa.ipc.open_stream(stream).read_all().num_rows == 100
-    return report.cpu_seconds * 1000
+    return usage.cpu_seconds * 1000
 
 
 async def ask_bare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:

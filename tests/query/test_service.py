@@ -168,6 +168,18 @@ def test_a_large_result_is_cut_and_exported(service: ServiceHarness, flow: Flow)
     assert exported_to.startswith(f"s3://trace-scratch/scratch/{task}/1/") or str(task) in exported_to
 
 
+def test_a_result_that_only_json_makes_too_large_is_exported_too(service: ServiceHarness, flow: Flow) -> None:
+    sql = "SELECT repeat(chr(1), 1500) AS text FROM range(2000)"  # six characters each in JSON
+    reply = service.query(flow.org, sql)
+    assert reply.status == 200, reply
+    assert (reply.body["row_count"], reply.body["truncated"]) == (2000, True)
+    assert 0 < len(reply.body["rows"]) < 2000
+    path = reply.body["download"]["url"].removeprefix("https://store.test/").partition("?")[0]
+    exported = flow.harness.run(flow.harness.objects.get(f"s3://{path}"))
+    assert exported is not None
+    assert pq.read_table(io.BytesIO(exported)).num_rows == 2000
+
+
 AMOUNT = 2**255 + 5
 
 

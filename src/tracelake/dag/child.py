@@ -1,4 +1,4 @@
-"""A process that reads documents for its parent: `python -m tracelake.dag.child SECONDS MEMORY_BYTES`.
+"""A process that reads documents for its parent: `python -m tracelake.dag.child SECONDS MEMORY_BYTES NICENESS`.
 
 Documents are untrusted and expensive to read; `limited_processes` has the limits. Messages in both directions are
 MessagePack: a request, then its reply.

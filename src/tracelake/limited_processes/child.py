@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import BinaryIO
 
 NICENESS = 10
-"""Heartbeats take precedence."""
+"""Heartbeats take precedence, unless the parent says otherwise."""
 _MAX_TRACEBACK = 4_000
 
 
@@ -56,14 +56,14 @@ def _limit_time(seconds: float) -> None:
 
 
 def limit_and_serve(arguments: list[str], prepare: Callable[[], Callable[[bytes], bytes]]) -> None:
-    """The main function of a child, whose arguments are the seconds and bytes that it may use.
+    """The main function of a child, whose arguments are the seconds and bytes that it may use, and its niceness.
 
     `prepare` runs under the limit on memory, before the first request, and returns what answers requests.
     """
     seconds, memory = float(arguments[0]), int(arguments[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the parent decides
     with suppress(OSError):
-        os.nice(NICENESS)
+        os.nice(int(arguments[2]))
     for kind, limit in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
         with suppress(ValueError, OSError):  # the machine allows less already
             resource.setrlimit(kind, (limit, limit))

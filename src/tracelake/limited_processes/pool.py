@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
-from tracelake.limited_processes.child import ReplyKind, frame
+from tracelake.limited_processes.child import NICENESS, ReplyKind, frame
 
 MEMORY_BYTES = 1024**3
 _SLOWDOWN = 3.0
@@ -45,10 +45,10 @@ class LimitedProcess:
         self.used = False
 
     @classmethod
-    async def start(cls, module: str, seconds: float, memory: int) -> "LimitedProcess":
+    async def start(cls, module: str, seconds: float, memory: int, niceness: int = NICENESS) -> "LimitedProcess":
         environment: Mapping[str, str] = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, str(seconds), str(memory)),
+            *(sys.executable, "-m", module, str(seconds), str(memory), str(niceness)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -85,8 +85,17 @@ class LimitedProcess:
 class LimitedProcesses:
     """At most so many processes of a module at a time; more requests wait, in the order in which they came."""
 
-    def __init__(self, module: str, processes: int, *, seconds: float, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(
+        self,
+        module: str,
+        processes: int,
+        *,
+        seconds: float,
+        memory_bytes: int = MEMORY_BYTES,
+        niceness: int = NICENESS,
+    ) -> None:
         self._module = module
+        self._niceness = niceness
         self._seconds = seconds
         self._memory = memory_bytes
         self._places = asyncio.Semaphore(processes)
@@ -146,4 +155,4 @@ class LimitedProcesses:
         return await self._start()
 
     async def _start(self) -> LimitedProcess:
-        return await LimitedProcess.start(self._module, self._seconds, self._memory)
+        return await LimitedProcess.start(self._module, self._seconds, self._memory, self._niceness)

@@ -1,9 +1,12 @@
 """Runs checked queries in the engine, and reads what comes out of it.
 
-The rows of a reply come as an Arrow stream with bounds; all rows go to a Parquet file that the sandbox writes itself.
+The rows of a reply come as an Arrow stream with bounds; if that has not all of them, they all go to a Parquet file that
+the sandbox writes itself.
 """
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +59,7 @@ class QueryExecution:
     def __init__(self, engine: EngineServer, resources: EngineResources) -> None:
         self._engine = engine
         self._resources = resources
+        self._endings: set[asyncio.Task[None]] = set()
 
     async def describe(self, path: Path, seconds: float) -> Columns:
         """The columns of a Parquet file, which may be hostile."""
@@ -64,7 +68,7 @@ class QueryExecution:
             relations={_DESCRIBED: Relation(files=(str(path),))},
             limits=self._limits(seconds, 1, _DESCRIBE_BYTES),
         )
-        stream, _, _ = await self._run(query)
+        stream, _, _ = await self._run(query, nullcontext())
         return dict(_columns(stream))
 
     async def run(
@@ -73,22 +77,27 @@ class QueryExecution:
         parameters: Mapping[str, BoundValue],
         relations: Mapping[str, LocalRelation],
         *,
+        slot: AbstractAsyncContextManager[None] | None = None,
+        directory: Path | None = None,
         limit: int | None,
         export: Path,
         seconds: float,
         inline_rows: int,
         inline_bytes: int,
     ) -> ExecutedQuery:
-        """`export` gets all rows. Raises TraceError with no text of the engine."""
+        """`slot` is entered first, and left once the process has ended, which takes longer than its result. `directory`
+        has the files of the relations and nothing else. `export` gets all rows if the stream cannot have them. Raises
+        TraceError with no text of the engine."""
         query = EngineQuery(
             sql=sql,
             limit=limit,
             relations={name: relation.to_relation() for name, relation in relations.items()},
             parameters={name: to_parameter(value) for name, value in parameters.items()},
+            directory=str(directory) if directory is not None else None,
             limits=self._limits(seconds, inline_rows, inline_bytes),
             export=str(export),
         )
-        stream, row_count, truncated = await self._run(query)
+        stream, row_count, truncated = await self._run(query, slot or nullcontext())
         return ExecutedQuery(columns=_columns(stream), stream=stream, row_count=row_count, truncated=truncated)
 
     def _limits(self, seconds: float, rows: int, size: int) -> EngineLimits:
@@ -102,10 +111,15 @@ class QueryExecution:
             export_bytes=resources.export_bytes,
         )
 
-    async def _run(self, query: EngineQuery) -> tuple[bytes, int, bool]:
-        async with self._engine.run(query) as execution:
+    async def _run(self, query: EngineQuery, slot: AbstractAsyncContextManager[None]) -> tuple[bytes, int, bool]:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(slot)
+            execution = await stack.enter_async_context(self._engine.run(query))
             stream = b"".join([chunk async for chunk in execution.chunks()])
             report = await execution.report()
+            ending = asyncio.create_task(stack.pop_all().aclose())
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
         return stream, max(report.rows, report.exported_rows), report.truncated
 
 

@@ -40,6 +40,13 @@ class QueryFiles:
         return paths
 
 
+def make_inputs(directory: Path) -> None:
+    """The directories that a sandbox sees, for the files and tables of one query; those above may be private."""
+    for path in (directory, directory / "files", directory / "tables"):
+        path.mkdir(parents=True)
+        path.chmod(0o755)
+
+
 def make_readable(path: Path) -> None:
     """For everybody who can reach it, and writable for nobody: the engine is another user where the service is root."""
     if path.stat().st_mode & 0o777 != 0o444:

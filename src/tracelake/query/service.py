@@ -28,7 +28,7 @@ from tracelake.query.broker import TableBroker, TableRead
 from tracelake.query.control import ControlPlane
 from tracelake.query.execution import ExecutedQuery, QueryExecution
 from tracelake.query.exports import ResultExports
-from tracelake.query.files import QueryFiles
+from tracelake.query.files import QueryFiles, make_inputs
 from tracelake.query.gate.parameters import QueryParameter
 from tracelake.query.metrics import QueryMetrics
 from tracelake.query.parts import Columns, GateResult, SqlGate
@@ -42,7 +42,7 @@ from tracelake.query.relations import (
     named_in,
     select_rows,
 )
-from tracelake.query.results import ENCODERS, encode_rows
+from tracelake.query.results import ENCODERS, encode_parquet, encode_rows
 from tracelake.query.slots import QueryCaller, QuerySlots
 from tracelake.tokens.token_claims import VerifiedClaims
 from tracelake.tokens.users import UserClaims
@@ -98,6 +98,11 @@ class _Run:
     fingerprint: str = ""
     bytes_read: int = 0
     row_count: int = 0
+
+    @property
+    def inputs(self) -> Path:
+        """What the sandbox sees: the files of the query, and nothing else."""
+        return self.directory / "inputs"
 
     @property
     def elapsed_ms(self) -> int:
@@ -194,7 +199,7 @@ class QueryService:
         except TimeoutError:
             raise TraceError("query_timeout") from None
         finally:
-            await _remove(directory)
+            await _remove(directory, again=True)
         return CatalogReply(
             relations=[
                 CatalogRelation(
@@ -250,6 +255,7 @@ class QueryService:
     ) -> QueryAnswer:
         kind = "task" if run.caller.is_task else "user"
         outcome = "internal"
+        removal: asyncio.Task[None] | None = None
         self.metrics.running_queries.inc()
         try:
             try:
@@ -257,6 +263,7 @@ class QueryService:
                     answer = await self._run(run, await list_relations(), scratch_prefix)
             except TimeoutError:
                 raise TraceError("query_timeout", timeout_seconds=run.seconds) from None
+            removal = asyncio.create_task(_remove(run.directory))
             await self.control.record(run.to_record("ok"))
             outcome = "ok"
             return answer
@@ -273,7 +280,7 @@ class QueryService:
             self.metrics.bytes_read.inc(run.bytes_read)
             if outcome != "ok":
                 self.control.record_later(run.to_record(outcome))
-            await _remove(run.directory)
+            await (removal or _remove(run.directory, again=True))
 
     async def _run(self, run: _Run, sources: Sequence[ReadableRelation], scratch_prefix: str | None) -> QueryAnswer:
         relations = bind_relations(sources)
@@ -292,18 +299,18 @@ class QueryService:
                 raise TraceError("dataset_not_committed", f"Nothing of the dataset {name} has been committed yet.")
         local = await self._read(run, used, types, checked)
         export = run.directory / "result.parquet"
-        export.parent.mkdir(parents=True, exist_ok=True)
-        async with self.slots.engine(run.caller, run.bytes_read):
-            result = await self.execution.run(
-                checked.sql,
-                checked.parameters,
-                local,
-                limit=run.request.limit,
-                export=export,
-                seconds=run.seconds_left,
-                inline_rows=self.limits.inline_rows,
-                inline_bytes=self.limits.inline_bytes,
-            )
+        result = await self.execution.run(
+            checked.sql,
+            checked.parameters,
+            local,
+            slot=self.slots.engine(run.caller, run.bytes_read),
+            directory=run.inputs,
+            limit=run.request.limit,
+            export=export,
+            seconds=run.seconds_left,
+            inline_rows=self.limits.inline_rows,
+            inline_bytes=self.limits.inline_bytes,
+        )
         run.row_count = result.row_count
         return await self._answer(run, result, export, scratch_prefix)
 
@@ -318,7 +325,7 @@ class QueryService:
         self, run: _Run, used: Mapping[str, BoundRelation], columns: Mapping[str, Columns], checked: GateResult
     ) -> dict[str, LocalRelation]:
         """Everything that the query reads, as local files; nothing is fetched of a query that would read too much."""
-        files: dict[str, list[DataFile]] = {}
+        blocks: dict[str, tuple[int, int] | None] = {}
         tables: dict[str, TableRead] = {}
         for name, relation in used.items():
             filters = tuple(checked.filters.get(name, ()))
@@ -331,14 +338,17 @@ class QueryService:
                     selections=relation.selections,
                 )
                 continue
-            files[name] = await self._list_files(relation, block_range(filters, relation.selections))
+            blocks[name] = block_range(filters, relation.selections)
+        lists = await asyncio.gather(*(self._list_files(used[name], part) for name, part in blocks.items()))
+        files = dict(zip(blocks, lists, strict=True))
         size = sum(file.size for listed in files.values() for file in listed)
         if size > self.limits.max_input_bytes:
             raise self._too_large(size)
         run.bytes_read = size
+        make_inputs(run.inputs)
         rows = await self.broker.read(
             tables,
-            run.directory / "tables",
+            run.inputs / "tables",
             max_bytes=self.limits.max_input_bytes - size,
             seconds=run.seconds_left,
         )
@@ -347,7 +357,7 @@ class QueryService:
             name: LocalRelation(files=(file.path,), is_table=True, columns=columns[name]) for name, file in rows.items()
         }
         for name, listed in files.items():
-            paths = await self.files.link(listed, run.directory / "files")
+            paths = await self.files.link(listed, run.inputs / "files")
             local[name] = select_rows(used[name], paths, columns[name])
         return local
 
@@ -371,6 +381,8 @@ class QueryService:
         rows, body = await asyncio.to_thread(self._encode, result, run.request.format)
         truncated = result.truncated or (body is None and len(rows) < result.row_count)
         location, download = None, None
+        if truncated and not result.truncated:  # the engine has exported nothing, since all rows were in its stream
+            await asyncio.to_thread(lambda: export.write_bytes(encode_parquet(result.read())))
         if truncated and scratch_prefix is not None:
             location = await self.exports.for_task(export, scratch_prefix, run.run_id)
         elif truncated:
@@ -411,9 +423,9 @@ def _listed(columns: Any) -> list[ResultColumn]:
     return [ResultColumn(name=name, type=kind) for name, kind in columns]
 
 
-async def _remove(directory: Path) -> None:
-    """Twice: a thread that was told to stop may have made another file meanwhile."""
-    for _ in range(2):
+async def _remove(directory: Path, *, again: bool = False) -> None:
+    """Twice if it was told to stop: a thread may have made another file meanwhile."""
+    for _ in range(1 + again):
         await asyncio.shield(asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True))
 
 

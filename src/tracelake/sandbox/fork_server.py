@@ -6,7 +6,8 @@ reads no request, opens no connection and holds no data, so that a sandbox inher
 the service closes the socket.
 
 It keeps some spares: monitors with a first process that waits for its one request. MODULE may have a function
-`prepare`, which runs in each first process before.
+`preload`, which runs here once and must start no thread, and `prepare`, which runs in each first process before its
+request comes.
 """
 
 import gc
@@ -29,6 +30,7 @@ _QUIET_MILLISECONDS = 20
 
 def main() -> None:
     module = importlib.import_module(sys.argv[1])
+    getattr(module, "preload", lambda: None)()
     inside = Inside(module.run, getattr(module, "prepare", lambda: None))
     requests = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDWR)

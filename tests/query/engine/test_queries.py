@@ -21,6 +21,7 @@ from tracelake.query.engine.requests import (
     Relation,
 )
 from tracelake.query.engine.results import TYPE_KEY
+from tracelake.query.engine.server import _prepare
 
 LARGEST = 2**256 - 1
 TRANSFERS = pa.table(
@@ -231,6 +232,50 @@ def test_exports_all_rows(engine: Engine, tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_an_export_has_few_row_groups_and_is_empty_if_the_stream_has_all_rows(engine: Engine, tmp_path: Path) -> None:
+    large, small = tmp_path / "large.parquet", tmp_path / "small.parquet"
+    sql = "SELECT i FROM range(300_000) t(i)"
+    limits = EngineLimits(result_rows=10, export_bytes=10 * MIB)
+    engine.ask(sql, limits=limits, export=str(large))
+    assert pq.ParquetFile(large).num_row_groups <= 3
+    assert pq.read_table(large)["i"].to_pylist() == list(range(300_000))
+    _, report = engine.ask("SELECT 1", limits=limits, export=str(small))
+    assert (report.rows, report.exported_rows, small.stat().st_size) == (1, 0, 0)
+
+
+def test_files_in_a_directory_are_visible_by_one_mount(engine: Engine, tmp_path: Path) -> None:
+    directory = tmp_path / "inputs"
+    for place in (directory, directory / "files"):
+        place.mkdir()
+        place.chmod(0o755)
+    files = [directory / "files" / f"{number}.parquet" for number in range(300)]
+    for number, path in enumerate(files):
+        store(path, pa.table({"n": [number]}))
+    relation = Relation(files=tuple(map(str, files)))
+    assert engine.rows("SELECT count(*), sum(n) FROM r", relations={"r": relation}, directory=str(directory)) == [
+        (300, sum(range(300)))
+    ]
+    query = EngineQuery(sql="SELECT 1", relations={"r": relation}, directory=str(directory))
+    spec, inner = _prepare(query)
+    assert [(mount.source, mount.target, mount.writable) for mount in spec.mounts] == [(str(directory), "/in", False)]
+    assert inner.relations["r"].files[0] == "/in/files/0.parquet"
+    with pytest.raises(ValueError, match="not in its directory"):
+        _prepare(EngineQuery(sql="SELECT 1", relations={"r": relation}, directory=str(tmp_path / "other")))
+
+
+def test_processes_that_share_a_database_have_random_numbers_of_their_own(engine: Engine) -> None:
+    numbers = {engine.rows("SELECT random(), gen_random_uuid()")[0] for _ in range(3)}
+    assert len(numbers) == 3
+
+
+def test_a_query_leaves_nothing_in_the_database_that_the_next_one_starts_from(
+    engine: Engine, transfers: Relation
+) -> None:
+    assert engine.value("SELECT count(*) FROM r", relations={"r": transfers}) == 4
+    with pytest.raises(TraceError, match="query_failed"):
+        engine.rows("SELECT * FROM r")
+
+
 def test_export_is_bounded_and_removed(engine: Engine, tmp_path: Path) -> None:
     path = tmp_path / "export.parquet"
     limits = EngineLimits(export_bytes=100_000)
@@ -251,7 +296,7 @@ def test_export_is_bounded_and_removed(engine: Engine, tmp_path: Path) -> None:
         ("SELECT 9223372036854775807 + 1", "query_value_invalid"),
         ("SELECT * FROM other", "query_failed"),
         ("SELECT", "query_failed"),
-        ("SELECT * FROM read_text('/in/0/0.parquet')", "query_failed"),
+        ("SELECT * FROM read_text('/in/../etc/passwd')", "query_failed"),
         ("SELECT * FROM read_csv('/etc/passwd')", "query_failed"),
         ("COPY (SELECT 1) TO '/tmp/x'", "query_failed"),
         ("SET threads = 8", "query_value_invalid"),

@@ -11,7 +11,7 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
-from tracelake.query.engine.database import bind, make_database, open_relations
+from tracelake.query.engine.database import bind, connect, make_database, open_relations
 from tracelake.query.engine.failures import classify, classify_setup
 from tracelake.query.engine.requests import ChildOutcome, EngineQuery
 from tracelake.query.engine.results import write_result
@@ -21,13 +21,18 @@ pa.set_io_thread_count(1)
 sys.setrecursionlimit(1000)
 
 
+_databases: list[duckdb.DuckDBPyConnection] = []
+"""The empty one of the fork server. Making it takes longer than a small query: every process has a copy of it."""
 _connections: list[duckdb.DuckDBPyConnection] = []
 """The one of this process, once it is prepared."""
 
 
+def preload() -> None:
+    _databases.append(make_database())
+
+
 def prepare() -> None:
-    """Takes most of the time of a small query, so it happens before the query is there."""
-    _connections.append(make_database())
+    _connections.append(connect(_databases[0]))
 
 
 def run(payload: bytes, descriptors: Sequence[int]) -> int:
@@ -35,6 +40,7 @@ def run(payload: bytes, descriptors: Sequence[int]) -> int:
     query = msgspec.json.decode(payload, type=EngineQuery)
     result = _answer(_connections.pop(), query, output, export[0] if export else None)
     os.write(outcome, msgspec.json.encode(result))
+    os.close(outcome)  # the service goes on: it takes a while until memory and namespaces of this process are gone
     return 0
 
 

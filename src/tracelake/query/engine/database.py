@@ -1,7 +1,7 @@
 """The database of one query: DuckDB in memory, with a view for each relation and access to their files alone.
 
-Every setting that a query could use to reach out is off before the first file is opened, and the configuration is
-locked before the query runs. The sandbox does not depend on it.
+Every setting that a query could use to reach out is off, and the configuration is locked, before the first file is
+opened. The sandbox does not depend on it.
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from tracelake.model.dag import Scalar
 from tracelake.query.engine.failures import QueryFailureError
 from tracelake.query.engine.requests import (
     ASYNC_THREADS,
+    INPUT_DIRECTORY,
     EngineColumn,
     EngineLimits,
     EngineParameter,
@@ -35,12 +36,27 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "threads": "1",
 }
 
+_SETTINGS = (
+    f"allowed_directories = ['{INPUT_DIRECTORY}']",
+    "temp_directory = ''",
+    "TimeZone = 'UTC'",
+    "enable_external_access = false",  # the last one: it fixes those before
+)
+
 
 def make_database() -> duckdb.DuckDBPyConnection:
-    """An empty one, without threads: the process still has to enter its sandbox.
+    """An empty one, without threads: it is made before the process is forked that uses it."""
+    connection = duckdb.connect(":memory:", config=_CONFIG)
+    for setting in _SETTINGS:
+        _run(connection, f"SET GLOBAL {setting}")
+    return connection
+
+
+def connect(database: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """A connection of this process. Those of other processes have other random numbers.
 
     A query on nothing touches the memory that every query touches, so that the first one has not to wait for it."""
-    connection = duckdb.connect(":memory:", config=_CONFIG)
+    connection = database.cursor()
     connection.sql(_WARM_UP).to_arrow_table()
     return connection
 
@@ -48,19 +64,17 @@ def make_database() -> duckdb.DuckDBPyConnection:
 def open_relations(
     connection: duckdb.DuckDBPyConnection, limits: EngineLimits, relations: Mapping[str, Relation]
 ) -> None:
-    """Makes a view of each relation, and closes the database to everything else."""
-    _set(connection, f"threads = {limits.threads:d}")
-    # Without one, a recursive query over files waits for ever for reads that nobody does.
-    _set(connection, f"async_threads = {ASYNC_THREADS:d}")
-    _set(connection, f"memory_limit = '{limits.memory_bytes:d}B'")
-    _set(connection, "temp_directory = ''")
-    _set(connection, "TimeZone = 'UTC'")
+    """Sets the limits, locks the configuration, and makes a view of each relation."""
+    settings = (
+        f"threads = {limits.threads:d}",
+        # Without one, a recursive query over files waits for ever for reads that nobody does.
+        f"async_threads = {ASYNC_THREADS:d}",
+        f"memory_limit = '{limits.memory_bytes:d}B'",
+        "lock_configuration = true",
+    )
+    _run(connection, "; ".join(f"SET {setting}" for setting in settings))
     for number, (name, relation) in enumerate(relations.items()):
         _create_view(connection, name, relation, f"_source_{number}")
-    files = [path for relation in relations.values() for path in relation.files]
-    _set(connection, f"allowed_paths = {_list(files)}")
-    _set(connection, "enable_external_access = false")
-    _set(connection, "lock_configuration = true")
 
 
 def bind(parameters: Mapping[str, EngineParameter]) -> dict[str, object]:
@@ -85,10 +99,6 @@ def _value(parameter: EngineParameter) -> object:
     return duckdb.Value(parameter.value, duckdb.dtype(parameter.type))
 
 
-def _set(connection: duckdb.DuckDBPyConnection, setting: str) -> None:
-    connection.execute(f"SET {setting}").fetchall()
-
-
 def _create_view(connection: duckdb.DuckDBPyConnection, name: str, relation: Relation, source_name: str) -> None:
     if not relation.files:
         columns = ", ".join(f"CAST(NULL AS {column.type}) AS {quote_name(column.name)}" for column in relation.columns)
@@ -96,7 +106,7 @@ def _create_view(connection: duckdb.DuckDBPyConnection, name: str, relation: Rel
         return
     if relation.format is FileFormat.PARQUET:
         source = f"read_parquet({_list(relation.files)})"
-        types = _types(connection, source)
+        types = _types(connection, f"read_parquet({_list(relation.files[:1])})")  # DuckDB takes those of the first
         _check_decimals(connection, relation.files, types)
     else:
         connection.register(source_name, pa.concat_tables([_map_arrow(path) for path in relation.files]))

@@ -15,6 +15,10 @@ _TYPE = re.compile(r'[A-Za-z][A-Za-z0-9_ ,()\[\]"]*')
 """Names of DuckDB types, also of nested ones."""
 
 
+INPUT_DIRECTORY = "/in"
+"""Where the files of a query are, inside of the sandbox."""
+
+
 class FileFormat(StrEnum):
     PARQUET = "parquet"
     ARROW = "arrow"
@@ -78,10 +82,13 @@ class EngineQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
     """Rows of the result at most."""
     relations: dict[str, Relation] = {}
+    directory: str | None = None
+    """Has the files of all relations and nothing else, and is made visible as a whole, at the cost of one mount. None:
+    each file is made visible by itself."""
     parameters: dict[str, EngineParameter] = {}
     limits: EngineLimits = EngineLimits()
     export: str | None = None
-    """The path of a new Parquet file that gets all rows, also those beyond the limits of the result."""
+    """The path of a new Parquet file that gets all rows if they exceed the limits of the result; else it is empty."""
 
 
 class EngineReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,8 +98,7 @@ class EngineReport(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool
     """There are more rows than the stream has."""
     exported_rows: int
-    cpu_seconds: float
-    peak_memory: int
+    """0 if the stream has all rows: then nothing is exported."""
 
 
 class ChildOutcome(msgspec.Struct, frozen=True, omit_defaults=True):

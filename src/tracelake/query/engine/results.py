@@ -21,6 +21,8 @@ from tracelake.query.engine.requests import ChildOutcome, EngineLimits
 
 TYPE_KEY = b"tracelake.type"
 _BATCH_ROWS = 8192
+_GROUP_BATCHES, _GROUP_BYTES = 16, 32 * 1024 * 1024
+"""A row group of the exported file has about so many batches or bytes."""
 _AS_TEXT = frozenset(
     {"bignum", "uhugeint", "bit", "time with time zone", "time_tz", "interval", "enum", "union", "variant"}
 )
@@ -33,13 +35,11 @@ def write_result(
     types = [str(kind) for kind in result.types]
     reader = _exact(result).to_arrow_reader(_BATCH_ROWS)
     schema = _describe(reader.schema, types)
-    rows = exported = 0
+    rows = 0
     truncated = False
     with os.fdopen(output, "wb") as sink, pa.ipc.new_stream(sink, schema) as stream, _Export(export, schema) as file:
         bytes_left = limits.result_bytes
         for batch in _batches(reader, schema):
-            file.write(batch)
-            exported += batch.num_rows if export is not None else 0
             if not truncated:
                 inline = _cut(batch, limits.result_rows - rows, bytes_left)
                 truncated = inline.num_rows < batch.num_rows
@@ -49,29 +49,52 @@ def write_result(
                 bytes_left -= inline.get_total_buffer_size() if inline.num_rows == batch.num_rows else bytes_left
             if truncated and export is None:
                 break
-    return ChildOutcome(rows=rows, truncated=truncated, exported_rows=exported)
+            file.add(batch, needed=truncated)
+    return ChildOutcome(rows=rows, truncated=truncated, exported_rows=file.rows)
 
 
 class _Export:
-    """The exported file, or nothing."""
+    """The exported file. It is written once rows do not fit into the stream; until then they are kept."""
 
     def __init__(self, descriptor: int | None, schema: pa.Schema) -> None:
         self._file = os.fdopen(descriptor, "wb") if descriptor is not None else None
-        self._writer = pq.ParquetWriter(self._file, schema, compression="zstd") if self._file is not None else None
+        self._schema = schema
+        self._writer: pq.ParquetWriter | None = None
+        self._batches: list[pa.RecordBatch] = []
+        self._size = 0
+        self.rows = 0
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        if self._writer is not None:
-            with _SizeLimit():
-                self._writer.write_batch(batch)
+    def add(self, batch: pa.RecordBatch, *, needed: bool) -> None:
+        if self._file is None:
+            return
+        self._batches.append(batch)
+        self._size += batch.get_total_buffer_size()
+        if not needed:
+            return
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd")
+        if len(self._batches) >= _GROUP_BATCHES or self._size >= _GROUP_BYTES:
+            self._write(self._writer)
+
+    def _write(self, writer: pq.ParquetWriter) -> None:
+        table = pa.Table.from_batches(self._batches, self._schema)
+        self._batches, self._size = [], 0
+        with _SizeLimit():
+            writer.write_table(table)
+        self.rows += table.num_rows
 
     def __enter__(self) -> "_Export":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._writer is not None and self._file is not None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if self._file is None:
+            return
+        if self._writer is not None and error is None:
+            self._write(self._writer)
             with _SizeLimit():
                 self._writer.close()
-                self._file.close()
+        with _SizeLimit():
+            self._file.close()
 
 
 class _SizeLimit:

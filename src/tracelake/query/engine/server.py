@@ -22,6 +22,7 @@ import msgspec
 from tracelake.errors import TraceError
 from tracelake.query.engine.requests import (
     ASYNC_THREADS,
+    INPUT_DIRECTORY,
     MIB,
     ChildOutcome,
     EngineLimits,
@@ -65,20 +66,13 @@ class Execution:
         self._ended = True
 
     async def report(self) -> EngineReport:
-        """Waits for the end. Rows that nobody read are dropped."""
+        """Waits for the outcome. Rows that nobody read are dropped."""
         if not self._ended:
             async for _ in self.chunks():
                 pass
         text = await self._outcome.read_tail(_OUTCOME_BYTES)
-        report = await self._sandbox.wait()
-        if report.ending is Ending.DEADLINE or _used_all_cpu(report, self._limits):
-            raise TraceError("query_timeout")
-        if report.ending is not Ending.EXITED or report.status != 0:
-            raise TraceError("query_engine_crashed")
-        try:
-            outcome = msgspec.json.decode(text, type=ChildOutcome)
-        except msgspec.DecodeError as error:
-            raise TraceError("query_engine_crashed") from error
+        if (outcome := _decode(text)) is None:
+            raise await self._explain_end()
         if outcome.failure is not None:
             raise failure_of(outcome.failure)
         self.succeeded = True
@@ -87,9 +81,25 @@ class Execution:
             bytes=self._bytes,
             truncated=outcome.truncated,
             exported_rows=outcome.exported_rows,
-            cpu_seconds=report.cpu_seconds,
-            peak_memory=report.peak_memory,
         )
+
+    async def end(self) -> SandboxReport:
+        """Waits until the process and its namespaces are gone, which takes longer than its outcome."""
+        return await self._sandbox.wait()
+
+    async def _explain_end(self) -> TraceError:
+        """Why there was no outcome."""
+        report = await self._sandbox.wait()
+        if report.ending is Ending.DEADLINE or _used_all_cpu(report, self._limits):
+            return TraceError("query_timeout")
+        return TraceError("query_engine_crashed")
+
+
+def _decode(text: bytes) -> ChildOutcome | None:
+    try:
+        return msgspec.json.decode(text, type=ChildOutcome)
+    except msgspec.DecodeError:
+        return None
 
 
 class EngineServer:
@@ -153,12 +163,17 @@ def _used_all_cpu(report: SandboxReport, limits: EngineLimits) -> bool:
 
 
 def _prepare(query: EngineQuery) -> tuple[SandboxSpec, EngineQuery]:
-    """Each file gets a place of its own in the sandbox; the query learns nothing of its real path."""
-    mounts = []
+    """Each file gets a place in the sandbox; the query learns nothing of its real path."""
+    mounts = [] if query.directory is None else [Mount(source=query.directory, target=INPUT_DIRECTORY)]
     relations = {}
     for number, (name, relation) in enumerate(query.relations.items()):
-        places = tuple(f"/in/{number}/{position}.{relation.format}" for position in range(len(relation.files)))
-        mounts += [Mount(source=file, target=place) for file, place in zip(relation.files, places, strict=True)]
+        if query.directory is not None:
+            places = tuple(_place_below(query.directory, file) for file in relation.files)
+        else:
+            places = tuple(
+                f"{INPUT_DIRECTORY}/{number}/{position}.{relation.format}" for position in range(len(relation.files))
+            )
+            mounts += [Mount(source=file, target=place) for file, place in zip(relation.files, places, strict=True)]
         relations[name] = msgspec.structs.replace(relation, files=places)
     limits = query.limits
     spec = SandboxSpec(
@@ -167,10 +182,17 @@ def _prepare(query: EngineQuery) -> tuple[SandboxSpec, EngineQuery]:
             memory_bytes=limits.memory_bytes + _MEMORY_SLACK + (limits.threads + ASYNC_THREADS) * _MEMORY_PER_THREAD,
             cpu_seconds=_cpu_seconds(limits),
             file_bytes=limits.export_bytes,
-            open_files=64 + len(mounts),
+            open_files=64 + sum(len(relation.files) for relation in relations.values()),
             processes=16 + 2 * limits.threads,
         ),
         profile=Profile.COMPUTING,
         mounts=tuple(mounts),
     )
-    return spec, msgspec.structs.replace(query, relations=relations, export=None)
+    return spec, msgspec.structs.replace(query, relations=relations, directory=None, export=None)
+
+
+def _place_below(directory: str, file: str) -> str:
+    relative = file.removeprefix(f"{directory}/")
+    if relative == file:
+        raise ValueError("a file of the query is not in its directory")
+    return f"{INPUT_DIRECTORY}/{relative}"

@@ -1,4 +1,4 @@
-"""A process that checks queries for its parent: `python -m tracelake.query.gate.child SECONDS MEMORY_BYTES`.
+"""A process that checks queries for its parent: `python -m tracelake.query.gate.child SECONDS MEMORY_BYTES NICENESS`.
 
 Parsing and binding a hostile text may take long or crash; `limited_processes` has the limits. Messages in both
 directions are MessagePack. The process has no file, no credential and no row of any dataset: only names and types.

@@ -35,7 +35,11 @@ class GateProcesses:
         self._seconds = seconds
         self._slots = FairSlots(processes, per_org=max(1, processes - 1), waiting=waiting, what="queries")
         self._processes = LimitedProcesses(
-            "tracelake.query.gate.child", processes, seconds=seconds, memory_bytes=memory_bytes
+            "tracelake.query.gate.child",
+            processes,
+            seconds=seconds,
+            memory_bytes=memory_bytes,
+            niceness=0,  # every query waits for it, while engines use the processors
         )
 
     async def check(
