@@ -6,9 +6,11 @@ the others are there and null. A table that no batch has been merged into yet is
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
@@ -23,6 +25,9 @@ from tracelake.wire.query import InputSelection
 from tracelake.wire.task_calls import TableColumn
 
 _BATCH_BYTES = 2**20
+_THREADS = 32
+_END_SECONDS = 0.8
+"""How long the end of a query waits for its thread: all that it holds is to be free within a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,8 @@ class TableFile:
 class TableBroker:
     dsn: Callable[[], str]
     """Of the role that reads tables of buffered datasets and can do nothing else."""
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_THREADS, "broker"))
+    """Of its own: a database that does not answer keeps nobody else's work waiting."""
 
     async def read(
         self, tables: Mapping[str, TableRead], directory: Path, *, max_bytes: int, seconds: float
@@ -55,25 +62,37 @@ class TableBroker:
         if not tables:
             return {}
         stop = _Stop()
-        work = asyncio.create_task(asyncio.to_thread(self._read_all, tables, directory, max_bytes, seconds, stop))
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self.threads, self._read_all, tables, directory, max_bytes, seconds, stop)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            stop.request()
-            with suppress(BaseException):
-                await work
+            await self._end(work, stop)
             raise
+
+    async def _end(self, work: "asyncio.Future[dict[str, TableFile]]", stop: "_Stop") -> None:
+        """Waits a moment for the thread. One whose connection hangs ends later, and has written nothing then."""
+        stop.requested = True
+        work.add_done_callback(_forget)
+        deadline = time.monotonic() + _END_SECONDS
+        while not work.done() and time.monotonic() < deadline:
+            # Again and again: it may have been between two statements.
+            cancel = asyncio.get_running_loop().run_in_executor(self.threads, stop.cancel)
+            await asyncio.wait({cancel}, timeout=0.1)
+            await asyncio.wait({work}, timeout=0.05)
 
     def _read_all(
         self, tables: Mapping[str, TableRead], directory: Path, max_bytes: int, seconds: float, stop: "_Stop"
     ) -> dict[str, TableFile]:
-        directory.mkdir(parents=True, exist_ok=True)
+        stop.check()
         dsn = self.dsn()
         present = existing_tables(dsn, [table.dataset_uuid for table in tables.values()])
         left = max_bytes
         files: dict[str, TableFile] = {}
-        with closing(Snapshot(dsn, sorted(present), statement_seconds=seconds)) as snapshot:
-            stop.snapshot = snapshot
+        snapshot = Snapshot(dsn, sorted(present), statement_seconds=seconds, connected=stop.attach)
+        with closing(snapshot):
+            stop.check()
+            directory.mkdir(exist_ok=True)  # below that of the query: if it has ended, there is none
             for name, table in tables.items():
                 path = directory / f"{len(files)}.arrow"
                 own = snapshot if table.dataset_uuid in present else None
@@ -85,16 +104,29 @@ class TableBroker:
 
 
 class _Stop:
-    """Tells the thread to end: with its next batch, or in the middle of a statement."""
+    """Tells the thread to end: between two steps, or in the middle of a statement."""
 
     def __init__(self) -> None:
         self.requested = False
-        self.snapshot: Snapshot | None = None
+        self._snapshot: Snapshot | None = None
 
-    def request(self) -> None:
-        self.requested = True
-        if self.snapshot is not None:
-            self.snapshot.cancel()
+    def check(self) -> None:
+        if self.requested:
+            raise TraceError("query_canceled")
+
+    def attach(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self.check()
+
+    def cancel(self) -> None:
+        """Blocks while it asks the database."""
+        if self._snapshot is not None:
+            self._snapshot.cancel()
+
+
+def _forget(work: "asyncio.Future[dict[str, TableFile]]") -> None:
+    if not work.cancelled():
+        work.exception()
 
 
 def _write(snapshot: Snapshot | None, table: TableRead, path: Path, left: int, stop: _Stop) -> int:
@@ -115,8 +147,7 @@ def _write(snapshot: Snapshot | None, table: TableRead, path: Path, left: int, s
             selected = snapshot.table(table.dataset_uuid, needed or table.columns[:1])
             try:
                 for batch in snapshot.rows(selected, condition, batch_bytes=_BATCH_BYTES):
-                    if stop.requested:
-                        return size
+                    stop.check()
                     size += batch.nbytes
                     if size > left:
                         raise TraceError("query_too_large")

@@ -5,6 +5,7 @@ The service parses none of them: they may have been written by users' code, so o
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tracelake.errors import TraceError
@@ -12,15 +13,19 @@ from tracelake.ports import ContentMismatchError, ObjectChangedError, ObjectMeta
 from tracelake.storage.file_cache import FileCache
 from tracelake.wire.task_calls import DataFile
 
+_THREADS = 32
+
 
 class QueryFiles:
     def __init__(self, cache: FileCache) -> None:
         self._cache = cache
+        # Of their own: a store that does not answer keeps nobody waiting who reads what is here already.
+        self._threads = ThreadPoolExecutor(_THREADS, "files")
 
     async def link(self, files: Sequence[DataFile], directory: Path) -> list[Path]:
         """Each file below `directory`, in the order given. The caller removes the directory when the query ends."""
         metas = [ObjectMeta(file.uri, file.size, file.etag, file.sha256) for file in files]
-        work = asyncio.create_task(asyncio.to_thread(self._link, metas, directory))
+        work = asyncio.get_running_loop().run_in_executor(self._threads, self._link, metas, directory)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -34,6 +39,7 @@ class QueryFiles:
             raise TraceError("artifact_missing", message) from None
 
     def _link(self, files: Sequence[ObjectMeta], directory: Path) -> list[Path]:
+        directory.mkdir(exist_ok=True)  # below that of the query: if it has ended, there is none
         paths = self._cache.link(files, directory)
         for path in paths:
             make_readable(path)
@@ -53,6 +59,6 @@ def make_readable(path: Path) -> None:
         path.chmod(0o444)
 
 
-def _forget(work: "asyncio.Task[list[Path]]") -> None:
+def _forget(work: "asyncio.Future[list[Path]]") -> None:
     if not work.cancelled():
         work.exception()

@@ -192,6 +192,7 @@ class QueryService:
         directory = self.directory / str(new_id())
         try:
             async with asyncio.timeout(_CATALOG_SECONDS), self.slots.enter(caller):
+                directory.mkdir()
                 relations = bind_relations(await self.control.relations(user.org))
                 columns = {
                     name: await self._columns(caller, relation, directory) for name, relation in relations.items()
@@ -283,6 +284,7 @@ class QueryService:
             await (removal or _remove(run.directory, again=True))
 
     async def _run(self, run: _Run, sources: Sequence[ReadableRelation], scratch_prefix: str | None) -> QueryAnswer:
+        run.directory.mkdir()
         relations = bind_relations(sources)
         mentioned_names = named_in(run.request.sql, relations)
         columns = {

@@ -14,7 +14,8 @@ Values are exact. 256-bit integers have more digits than any decimal of Arrow or
 digits; so is JSON.
 """
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ import adbc_driver_manager
 import adbc_driver_postgresql.dbapi
 import msgspec
 import pyarrow as pa
-from adbc_driver_manager.dbapi import Connection, Cursor
+from adbc_driver_manager.dbapi import Connection
 
 from tracelake.catalogue.context import NonRetryableError
 from tracelake.errors import StoreUnavailableError
@@ -137,14 +138,19 @@ class Snapshot:
         joined: str | None = None,
         lock_seconds: float = _LOCK_SECONDS,
         statement_seconds: float | None = None,
+        connected: Callable[["Snapshot"], None] | None = None,
     ) -> None:
-        """A new one for these tables, or one that somebody else holds, by its name, with the tables that he reads."""
+        """A new one for these tables, or one that somebody else holds, by its name, with the tables that he reads.
+        `connected` is called before the first statement: from then on another thread may call `cancel`."""
         self._dsn = dsn
         self._locked: set[UUID] = set()
-        self._reading: Cursor | None = None
+        self._closing = threading.Lock()
+        self._closed = False
         with _retryable():
             self._connection = _connect(dsn)
         try:
+            if connected is not None:
+                connected(self)
             self._ask("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             if joined is not None:
                 self._ask(f"SET TRANSACTION SNAPSHOT '{joined}'")
@@ -160,14 +166,18 @@ class Snapshot:
             raise
 
     def cancel(self) -> None:
-        """Ends `rows` of another thread: it raises. Nothing happens if it reads nothing."""
-        cursor = self._reading
-        if cursor is not None:
-            with suppress(adbc_driver_manager.Error):
-                cursor.adbc_cancel()
+        """Ends the statement that another thread waits for: it raises. Nothing happens between two statements. Asks
+        the database over a connection of its own, and waits for it."""
+        with self._closing, suppress(adbc_driver_manager.Error):
+            if not self._closed:
+                self._connection.adbc_cancel()
 
     def close(self) -> None:
-        with suppress(adbc_driver_manager.Error):
+        with (
+            self._closing,
+            suppress(adbc_driver_manager.Error),
+        ):  # the driver's memory goes with it: never amid `cancel`
+            self._closed = True
             self._connection.close()
 
     def table(self, dataset_uuid: UUID, columns: Sequence[TableColumn]) -> SnapshotTable:
@@ -208,13 +218,9 @@ class Snapshot:
         with _retryable(), self._connection.cursor() as cursor:
             if batch_bytes is not None:
                 cursor.adbc_statement.set_options(**{_BATCH_BYTES: str(batch_bytes)})
-            self._reading = cursor
-            try:
-                cursor.execute(table.select(rest))
-                for batch in cursor.fetch_record_batch():
-                    yield table.fit(batch)
-            finally:
-                self._reading = None
+            cursor.execute(table.select(rest))
+            for batch in cursor.fetch_record_batch():
+                yield table.fit(batch)
 
     def _ask(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with _retryable():
