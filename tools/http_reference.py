@@ -6,6 +6,7 @@ from tools.openapi import build_openapi
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.http.metrics import HttpMetrics
 from tracelake.query.metrics import QueryMetrics
+from tracelake.runner.metrics import RunnerMetrics
 from tracelake.wire.contract import HEADERS, Listener
 from tracelake.wire.routes import ROUTES, routes_of
 
@@ -22,8 +23,8 @@ def routes_markdown() -> str:
         "Generated from `tracelake.wire.routes`; do not edit by hand (`make docs`).",
         "",
         "Each listener is a socket of its own: `public`, `task` and `internal` of the Dispatcher, `query` and",
-        "`query_task` of the Query Service. A path of another listener is a plain 404. Bodies and replies are in",
-        "`openapi-LISTENER.json` beside this page.",
+        "`query_task` of the Query Service, `runner` of the runner. A path of another listener is a plain 404. Bodies",
+        "and replies are in `openapi-LISTENER.json` beside this page.",
         "",
         "A role includes the ones before it: reader, writer, admin.",
         "",
@@ -59,18 +60,22 @@ def metrics_markdown() -> str:
         "|---|---|---|---|",
     ]
     lines += _metric_rows(Metrics())
-    query = QueryMetrics()
     shared = {family.name for family in Metrics().registry.collect()}
-    own = {family.name for family in query.registry.collect()} - shared
-    lines += [
-        "",
-        "The Query Service has those of every service (requests, tokens, the process) at `GET /metrics` of",
-        "its listener for people, and:",
-        "",
-        "| metric | type | labels | meaning |",
-        "|---|---|---|---|",
-        *_metric_rows(query, own),
-    ]
+    others = (
+        ("The Query Service", "its listener for people", QueryMetrics()),
+        ("The runner", "its listener", RunnerMetrics()),
+    )
+    for service, listener, metrics in others:
+        own = {family.name for family in metrics.registry.collect()} - shared
+        lines += [
+            "",
+            f"{service} has those of every service (requests, tokens, the process) at `GET /metrics` of",
+            f"{listener}, and:",
+            "",
+            "| metric | type | labels | meaning |",
+            "|---|---|---|---|",
+            *_metric_rows(metrics, own),
+        ]
     return "\n".join(lines) + "\n"
 
 

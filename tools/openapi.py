@@ -33,6 +33,7 @@ _TITLES = {
     Listener.INTERNAL: "Trace: internal listener (worker wrappers, platform services, probes)",
     Listener.QUERY: "Trace: Query Service (people and their tools)",
     Listener.QUERY_TASK: "Trace: Query Service, task listener (untrusted code)",
+    Listener.RUNNER: "Trace: runner of users' functions (Dispatchers, probes)",
 }
 _SCHEMES: dict[Principal, tuple[str, dict[str, str]]] = {
     Principal.USER: ("userToken", {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}),

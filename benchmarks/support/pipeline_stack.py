@@ -58,6 +58,7 @@ class PipelineStack:
             f"--home={self.home}",
             "--json",
             "--set=query_service=false",
+            "--set=runner=false",
         ]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
         self._process = subprocess.Popen(

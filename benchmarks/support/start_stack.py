@@ -79,6 +79,7 @@ class StartedStack:
             f"--home={self._home}",
             "--json",
             "--set=query_service=false",
+            "--set=runner=false",
         ]
         command += [f"--set={name}={value}" for name, value in self._settings.items()]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}

@@ -1,4 +1,4 @@
-"""The stand-in invoker keeps the port's promises, and waits for a Dispatcher that is away."""
+"""The local invoker keeps the port's promises, and waits for a Dispatcher that is away."""
 
 import asyncio
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def invoker(harness: DispatcherHarness) -> Invoker:
 class TestLocalInvoker(InvokerSuite):
     def test_it_says_what_is_missing(self, harness: DispatcherHarness, invoker: Invoker) -> None:
         item = claimed(harness, "udf")
-        with pytest.raises(Exception, match="the UDF runner is not installed"):
+        with pytest.raises(Exception, match="this stack has no runner"):
             harness.run(invoker.invoke(item.invocation))
 
     def test_a_dispatcher_that_is_away_is_told_later(

@@ -12,6 +12,7 @@ from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import CATALOGUE
 from tracelake.processes.main import _COMMANDS
 from tracelake.query.metrics import QueryMetrics
+from tracelake.runner.metrics import RunnerMetrics
 from tracelake.settings import Settings
 from tracelake.wire.routes import ROUTES
 
@@ -114,7 +115,8 @@ def test_every_route_is_documented() -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    by_name = {family.name: family for metrics in (Metrics(), QueryMetrics()) for family in metrics.registry.collect()}
+    services = (Metrics(), QueryMetrics(), RunnerMetrics())
+    by_name = {family.name: family for metrics in services for family in metrics.registry.collect()}
     families = list(by_name.values())
     page = text_of(REFERENCE / "metrics.md")
     for family in families:

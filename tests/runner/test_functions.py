@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from tests.runner.conftest import Functions
@@ -96,3 +97,14 @@ def handler(event, context):
     assert "err [redacted]" in result.stderr
     assert "secret" not in describe(result, secrets) + result.stderr
     assert len(result.stderr) == 256 * 1024
+
+
+def test_node(functions: Functions) -> None:
+    files: dict[str, str | bytes] = {
+        "main.mjs": "export async function handler(event, context) { console.log('hello');"
+        " return {event, id: context.awsRequestId}; }"
+    }
+    result = functions.run(files, language="node", event={"a": 1})
+    assert result.ending == "completed", result
+    assert msgspec.json.decode(result.response) == {"event": {"a": 1}, "id": "request-1"}
+    assert result.stdout == "hello\n"

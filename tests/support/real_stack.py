@@ -65,6 +65,7 @@ class RealStack:
         self.settings = {
             "workers": "1",
             "query_service": "false",
+            "runner": "false",
             "runtimes_file": str(self.root / "runtimes.toml"),
             **settings,
         }

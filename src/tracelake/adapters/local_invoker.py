@@ -1,33 +1,40 @@
-"""A stand-in for the runner of invoked attempts, until the sandboxed one exists.
+"""Hands invoked attempts over to the runner of this stack.
 
-It can do nothing but `noop`: it says that attempt's final word over TLS to the task listener, with the capability token
-from the invocation, as a real runner does. Every other operator is refused with `InvokeError`: the attempt fails with a
-text that says so, and nothing pretends to have run.
+`invoke` returns when the runner has taken the attempt. A call whose reply was lost is repeated: the runner knows the
+attempts that it has, so that nothing starts twice. `noop`, which is the platform's own and runs no code of a user, is
+reported from here, over TLS to the task listener and with the token from the invocation, as a runner does.
 """
 
 import asyncio
 import logging
+import time
 from pathlib import Path
 
+import msgspec
+
 from tracelake.catalogue.announce import announce
-from tracelake.client import HttpClient, TaskClient
+from tracelake.client import HttpClient, InternalClient, TaskClient
 from tracelake.errors import TraceError
 from tracelake.model.backoff import Backoff
 from tracelake.ports import InvokeError
-from tracelake.wire.claims import Invocation
+from tracelake.wire import routes
+from tracelake.wire.claims import Invocation, InvokeRequest
 from tracelake.wire.task_calls import CompleteRequest
 
 logger = logging.getLogger(__name__)
 
 _AGAIN = Backoff(0.1, 5.0)
 _TRIES = 20
+_HAND_OVER_SECONDS = 30.0
+"""How long a runner may be away or busy. The task is then tried again, as after every failure."""
 
 
 class LocalInvoker:
-    """One instance serves one event loop. `task_url` is the task listener's."""
+    """One instance serves one event loop. `task_url` is the task listener's; `runner` has the service token."""
 
-    def __init__(self, task_url: str, ca_file: Path) -> None:
+    def __init__(self, task_url: str, ca_file: Path, runner: InternalClient | None = None) -> None:
         self._tasks = TaskClient(HttpClient(task_url, ca_file))
+        self._runner = runner
         self._running: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -35,10 +42,8 @@ class LocalInvoker:
         if self._closed:
             raise InvokeError("the local invoker is closed")
         if invocation.operator != "noop":
-            raise InvokeError(
-                f"the UDF runner is not installed: this stack can start noop attempts alone, not {invocation.operator}",
-                retryable=False,
-            )
+            await self._hand_over(invocation)
+            return
         attempt = asyncio.create_task(self._run(invocation), name=f"noop {invocation.task_id}")
         self._running.add(attempt)
         attempt.add_done_callback(self._running.discard)
@@ -51,6 +56,28 @@ class LocalInvoker:
             attempt.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await self._tasks.close()
+        if self._runner is not None:
+            await self._runner.close()
+
+    async def _hand_over(self, invocation: Invocation) -> None:
+        if self._runner is None:
+            message = "this stack has no runner of users' functions: set `runner`, or `runner_url` to one, and retry"
+            raise InvokeError(message, retryable=False)
+        request = InvokeRequest(**msgspec.structs.asdict(invocation))
+        deadline, tries = time.monotonic() + _HAND_OVER_SECONDS, 0
+        while True:
+            try:
+                await self._runner.call(routes.INVOKE_FUNCTION, request)
+            except TraceError as error:
+                if not error.retryable:
+                    refusal = f"the runner refused the function ({error.code}): {error.message}"
+                    raise InvokeError(refusal, retryable=error.code == "fenced") from error
+                if time.monotonic() > deadline:
+                    raise InvokeError(f"the runner did not take the function: {error.message}") from error
+            else:
+                return
+            tries += 1
+            await asyncio.sleep(_AGAIN.seconds(tries))
 
     async def _run(self, invocation: Invocation) -> None:
         final = CompleteRequest(

@@ -23,6 +23,7 @@ from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.signing import S3Urls
 from tracelake.adapters.s3.sts import EndpointMinter
 from tracelake.cli.options import home_option
+from tracelake.client import FileCredential, HttpClient, InternalClient
 from tracelake.db.transaction import AWAY, Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connections
 from tracelake.dispatcher.slices import SWITCH_SECONDS
@@ -79,6 +80,14 @@ def _minter(settings: Settings) -> CredentialMinter | None:
     return EndpointMinter(settings.resolve_object_store(), role)
 
 
+def _runner(settings: Settings, tls: TlsFiles) -> InternalClient | None:
+    """The runner of users' functions; None: this stack has none."""
+    if settings.runner_url is None:
+        return None
+    service_token = FileCredential(settings.layout.keys / "service.token")
+    return InternalClient(HttpClient(settings.runner_url, tls.ca), service=service_token)
+
+
 def build(settings: Settings, tls: TlsFiles, task_url: str, *, open_metrics: bool = True) -> Dispatcher:
     config = dispatcher_config(settings)
     credentials = LiteCredentials.ensure(settings.layout.keys)
@@ -91,7 +100,7 @@ def build(settings: Settings, tls: TlsFiles, task_url: str, *, open_metrics: boo
         ),
         queue=PostgresQueue(settings.resolve_queue_dsn(), max_receives=settings.queue_max_receives),
         objects=S3ObjectStore(settings.resolve_object_store(), _patience(settings), _disk_sync(settings)),
-        invoker=LocalInvoker(task_url, tls.ca),
+        invoker=LocalInvoker(task_url, tls.ca, _runner(settings, tls)),
         task_signer=credentials.task_keys,
         user_signer=credentials.user_keys,
         user_keys=open_user_keys(settings),

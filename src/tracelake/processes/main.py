@@ -76,6 +76,7 @@ _SECTIONS = {
         "sink": ("tracelake.processes.sink:command", "Run one sink (workers have one beside them)."),
         "scheduler": ("tracelake.processes.scheduler:command", "Run one scheduler."),
         "query-service": ("tracelake.processes.query_service:command", "Run one Query Service."),
+        "runner": ("tracelake.processes.runner:command", "Run one runner of users' functions."),
     },
 }
 _COMMANDS = {name: place for commands in _SECTIONS.values() for name, place in commands.items()}

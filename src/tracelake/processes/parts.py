@@ -18,10 +18,10 @@ from tracelake.stack.seaweedfs import EmbeddedObjectStore
 from tracelake.stack.supervisor import Part
 from tracelake.stack.tls import TlsFiles
 
-DATABASES_STAGE, OBJECTS_STAGE, DISPATCHER_STAGE, WORKER_STAGE, QUERY_STAGE = range(5)
+DATABASES_STAGE, OBJECTS_STAGE, DISPATCHER_STAGE, WORKER_STAGE, QUERY_STAGE, RUNNER_STAGE = range(6)
 """They stop in the reverse order. `processes/up.py` starts stages together that can wait for each other."""
 
-QUERY = "query"
+QUERY, RUNNER = "query", "runner"
 
 
 def plan_parts(
@@ -32,6 +32,7 @@ def plan_parts(
     tls: TlsFiles,
     chain: RecordedChain | None = None,
     query_sockets: Mapping[str, socket.socket] | None = None,
+    runner_sockets: Mapping[str, socket.socket] | None = None,
 ) -> list[Part]:
     """Every child of this stack, in the order of their stages."""
     home = settings.layout
@@ -84,12 +85,17 @@ def plan_parts(
                 ready=chain.ready,
             )
         )
+    runner_url = listeners.url(runner_sockets[RUNNER], settings.runner_bind_host) if runner_sockets else None
+    runner_variable = {} if runner_url is None else {"TRACE_RUNNER_URL": runner_url}
     parts.append(
         Part(
             name="dispatcher",
             stage=DISPATCHER_STAGE,
             command=partial(_child_command, "dispatcher"),
-            environment=environment | telemetry | {listeners.VARIABLE: listeners.to_variable(sockets)},
+            environment=environment
+            | telemetry
+            | runner_variable
+            | {listeners.VARIABLE: listeners.to_variable(sockets)},
             log_file=home.log_file("dispatcher"),
             pass_fds=tuple(listener.fileno() for listener in sockets.values()),
             ready=partial(asyncio.to_thread, probe.ready, internal_url, tls.ca),
@@ -118,6 +124,18 @@ def plan_parts(
                 log_file=home.log_file(QUERY),
                 pass_fds=tuple(listener.fileno() for listener in query_sockets.values()),
                 alive=partial(asyncio.to_thread, probe.alive, query_url, tls.ca),
+            )
+        )
+    if runner_sockets and runner_url is not None:
+        parts.append(
+            Part(
+                name=RUNNER,
+                stage=RUNNER_STAGE,
+                command=partial(_child_command, "runner"),
+                environment=environment | {listeners.VARIABLE: listeners.to_variable(runner_sockets)},
+                log_file=home.log_file(RUNNER),
+                pass_fds=tuple(listener.fileno() for listener in runner_sockets.values()),
+                alive=partial(asyncio.to_thread, probe.alive, runner_url, tls.ca),
             )
         )
     return parts

@@ -33,6 +33,8 @@ from tracelake.processes.parts import (
     OBJECTS_STAGE,
     QUERY,
     QUERY_STAGE,
+    RUNNER,
+    RUNNER_STAGE,
     WORKER_STAGE,
     plan_parts,
 )
@@ -91,13 +93,17 @@ class Up:
         if settings.query_service:
             query_sockets = listeners.bind(settings, read_ports(home.ports_file), listeners.QUERY_LISTENERS)
             ports |= {name: listener.getsockname()[1] for name, listener in query_sockets.items()}
+        runner_sockets: dict[str, socket.socket] = {}
+        if settings.runner:
+            runner_sockets = listeners.bind(settings, read_ports(home.ports_file), listeners.RUNNER_LISTENERS)
+            ports |= {name: listener.getsockname()[1] for name, listener in runner_sockets.items()}
         write_ports(home.ports_file, ports if self._chain is None else ports | {CHAIN: self._chain.port})
         objects = plan_object_store(settings)
         if objects is not None:
             objects.ensure_access()
         else:
             write_access(home.object_store_file, settings.resolve_object_store())
-        parts = plan_parts(settings, clusters, objects, sockets, tls, self._chain, query_sockets)
+        parts = plan_parts(settings, clusters, objects, sockets, tls, self._chain, query_sockets, runner_sockets)
         self._supervisor = supervisor = Supervisor(parts, on_change=self._on_change)
         try:
             if await self._unless_stopped(self._start(supervisor, clusters, sockets, tls, query_sockets)):
@@ -107,7 +113,7 @@ class Up:
             self._screen.say("Stopping ...")
             await supervisor.stop()
             job_secrets.forget_environment(home)
-            for listener in (*sockets.values(), *query_sockets.values()):
+            for listener in (*sockets.values(), *query_sockets.values(), *runner_sockets.values()):
                 listener.close()
             home.parts_file.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
@@ -135,6 +141,8 @@ class Up:
             else:
                 await supervisor.start(QUERY_STAGE)
                 open_sockets |= query_sockets
+        if settings.runner:
+            await supervisor.start(RUNNER_STAGE)
         urls = {name: listeners.url(listener, settings.bind_host_of(name)) for name, listener in open_sockets.items()}
         stack = Stack(
             pid=os.getpid(),
@@ -201,7 +209,7 @@ class Up:
         ensure_tls(self._home.tls, *self._settings.bind_hosts)
         prepare_credentials(self._settings, self._home)
         certificate = tls_files(self._home.tls).certificate.read_bytes()
-        servers = [view for name in ("dispatcher", QUERY) if (view := self._views.get(name)) is not None]
+        servers = [view for name in ("dispatcher", QUERY, RUNNER) if (view := self._views.get(name)) is not None]
         if certificate != self._served_certificate and any(view.pid is not None for view in servers):
             for view in servers:
                 if view.pid is not None:

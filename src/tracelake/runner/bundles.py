@@ -6,7 +6,9 @@ A directory is named by the SHA-256 of its archive and appears by one rename, so
 import asyncio
 import hashlib
 import os
+import re
 import shutil
+import stat
 import tempfile
 import urllib.error
 import urllib.request
@@ -16,12 +18,18 @@ from contextlib import asynccontextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 
-from tracelake.runner.archives import BundleRejected, unpack
+from tracelake.bundles.archive import ArchiveLimits, ArchiveRefusal, read_archive
+from tracelake.bundles.extraction import extract_archive
 from tracelake.wire.claims import BundleRef
 
-MAX_BUNDLE_BYTES = 256 * 1024 * 1024
+_LIMITS = ArchiveLimits()
 _FETCH_SECONDS = 30.0
 _CHUNK = 256 * 1024
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+class BundleRejected(Exception):  # noqa: N818 - a verdict
+    """The stored archive is not acceptable, or not the one that was named; another attempt gets the same answer."""
 
 
 class BundleUnavailable(Exception):  # noqa: N818 - a state of the store, not of this program
@@ -57,14 +65,14 @@ class BundleCache:
             await asyncio.to_thread(self._make_room, frozenset(self._in_use))
 
     def _fetch(self, bundle: BundleRef, place: Path) -> None:
-        if not 0 < bundle.size_bytes <= MAX_BUNDLE_BYTES or len(bundle.sha256) != 64:
+        if not 0 < bundle.size_bytes <= _LIMITS.max_bytes or not _HASH.fullmatch(bundle.sha256):
             raise BundleRejected("the bundle's size or hash is not valid")
         scratch = Path(tempfile.mkdtemp(dir=self._directory))
         try:
             archive = scratch / "bundle.zip"
             download(bundle.url, archive, bundle.size_bytes, bundle.sha256)
             unpacked = scratch / "bundle"
-            unpack(archive, unpacked)
+            unpack(archive.read_bytes(), unpacked)
             unpacked.rename(place)
         finally:
             _remove(scratch)
@@ -105,6 +113,18 @@ def download(url: str, target: Path, size_bytes: int, sha256: str) -> None:
         raise BundleUnavailable(f"the bundle cannot be fetched: {type(error).__name__}") from None
     if received != size_bytes or digest.hexdigest() != sha256:
         raise BundleRejected("the stored bundle is not the one that was finalised: its size or SHA-256 differs")
+
+
+def unpack(data: bytes, directory: Path) -> None:
+    """Read-only, for users of any number: the one in a sandbox is not ours. Raises BundleRejected."""
+    directory.mkdir()
+    try:
+        extract_archive(data, read_archive(data, _LIMITS), directory)
+    except ArchiveRefusal as refusal:
+        raise BundleRejected(f"the stored bundle is not acceptable: {refusal}") from None
+    for entry in directory.rglob("*"):
+        entry.chmod(0o555 if entry.is_dir() or entry.stat().st_mode & stat.S_IXUSR else 0o444)
+    directory.chmod(0o755)  # until it is renamed
 
 
 def _size(directory: Path) -> int:

@@ -5,9 +5,10 @@ uses; the handler gets its parts and never its bytes, so that nobody behind it c
 """
 
 import asyncio
+import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import cast
@@ -15,8 +16,11 @@ from typing import cast
 import httptools
 import msgspec
 
+logger = logging.getLogger(__name__)
+
 _MAX_HEAD_BYTES = 128 * 1024
 _MOST_CONNECTIONS = 64
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,7 @@ class SandboxReply:
     headers: Sequence[tuple[str, str]] = ()
     length: int | None = None
     """Of a body that is streamed, or that a HEAD request does not get."""
-    stream: AsyncIterator[bytes] | None = None
+    stream: AsyncGenerator[bytes] | None = None
     """The body part by part, instead of `body`; exactly `length` bytes."""
 
 
@@ -77,6 +81,8 @@ class ExchangeProtocol(asyncio.Protocol):
         self._work: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
+        self._last = False
+        """The caller has said that it sends no more."""
         self._begin()
 
     def _begin(self) -> None:
@@ -100,6 +106,11 @@ class ExchangeProtocol(asyncio.Protocol):
         self._writable.set()
         if self._work is not None:
             self._work.cancel()
+
+    def eof_received(self) -> bool:
+        """A caller that sends no more still gets its reply."""
+        self._last = True
+        return self._work is not None
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -165,16 +176,21 @@ class ExchangeProtocol(asyncio.Protocol):
     # --- replies
 
     async def _respond(self, request: SandboxRequest, *, keep: bool) -> None:
-        reply = await self._handler(request)
+        try:
+            reply = await self._handler(request)
+        except Exception:
+            logger.exception("a request of a sandbox failed")
+            reply = refuse(500, "internal", "the request failed")
         assert self._transport is not None
-        keep = keep and self._problem is None
+        keep = keep and self._problem is None and not self._last
         self._transport.write(_encode(reply, keep=keep, head_only=request.method == "HEAD"))
         if reply.stream is not None:
             try:
-                async for part in reply.stream:
-                    self._transport.write(part)
-                    await self._writable.wait()
-            except (OSError, EOFError, TimeoutError):
+                async with aclosing(reply.stream) as parts:
+                    async for part in parts:
+                        self._transport.write(part)
+                        await self._writable.wait()
+            except (OSError, EOFError):
                 self._transport.abort()  # the caller sees that the body is not whole
                 return
         await self._writable.wait()
@@ -202,7 +218,7 @@ class ExchangeProtocol(asyncio.Protocol):
 
 def _encode(reply: SandboxReply, *, keep: bool, head_only: bool) -> bytes:
     length = len(reply.body) if reply.length is None else reply.length
-    lines = [f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}", f"content-length: {length}"]
+    lines = [f"HTTP/1.1 {reply.status} {_PHRASES.get(reply.status, 'Unknown')}", f"content-length: {length}"]
     lines += [f"{name}: {value}" for name, value in reply.headers]
     if not keep:
         lines.append("connection: close")

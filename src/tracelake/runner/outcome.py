@@ -97,7 +97,6 @@ def final_report(invocation: Invocation, result: RunResult, secrets: Sequence[st
         status="Canceled" if result.ending is RunEnding.CANCELED else "Failed",
         error_message=describe(result, secrets),
         retryable=result.retryable,
-        error_code="worker_stopping" if result.ending is RunEnding.STOPPED else None,
     )
 
 

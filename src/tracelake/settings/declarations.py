@@ -82,6 +82,8 @@ class Settings:
     internal_port: int = port("Port of the internal listener.")
     query_bind_host: str | None = host(None, "The address of the Query Service's listener for people.")
     query_task_bind_host: str | None = host(None, "The address of the Query Service's listener for tasks.")
+    runner_bind_host: str = host(LOOPBACK, "The address of the runner's listener for Dispatchers.")
+    runner_port: int = port("Port of the runner's listener.")
     query_port: int = port("Port of the Query Service's listener for people.")
     query_task_port: int = port("Port of the Query Service's listener for tasks.")
     public_connections: int = integer(512, "Maximum number of connections of the public listener.", minimum=8)
@@ -89,6 +91,7 @@ class Settings:
     internal_connections: int = integer(1024, "The same for the internal listener.", minimum=8)
     query_connections: int = integer(256, "The same for the Query Service's listener for people.", minimum=8)
     query_task_connections: int = integer(512, "The same for the Query Service's listener for tasks.", minimum=8)
+    runner_connections: int = integer(64, "The same for the runner's listener.", minimum=8)
     http_address_connections: int = integer(
         256, "Connections of one address (IPv6: of a /64) to one listener; a reverse proxy is one address.", minimum=4
     )
@@ -274,6 +277,24 @@ class Settings:
         20 * _GIB, "Files that the Query Service keeps; those that were used longest ago go first."
     )
 
+    runner: bool = switch(True, "Whether `trace up` starts a runner of users' functions.")
+    runner_url: str | None = text(
+        None,
+        r"https://[A-Za-z0-9.:\[\]-]+",
+        "an address like https://host:8443",
+        "Where Dispatchers reach the runner; `trace up` knows its own.",
+    )
+    runner_slots: int = integer(8, "Functions that a runner runs at once.", maximum=1024)
+    runner_wait_seconds: float = seconds(20, "How long an attempt waits for a free slot of the runner.")
+    runner_spares: int = integer(1, "Sandboxes that a runner makes before they are needed.", minimum=0, maximum=64)
+    runner_scratch_bytes: int = integer(256 * _MIB, "Size of a function's scratch directory.", minimum=_MIB)
+    runner_cache_bytes: int = integer(
+        2 * _GIB, "Unpacked bundles that a runner keeps; those that were used longest ago go first."
+    )
+    runner_heartbeat_seconds: float = seconds(
+        2, "How often a runner asks whether an attempt is still current; a stale one is ended then.", maximum=4
+    )
+
     workers: int = integer(1, "Worker processes that `trace up` starts.", minimum=0, maximum=256)
     worker_slots: int = integer(16, "Maximum number of concurrent tasks of one worker.", maximum=4096)
     worker_reserved_slots: int = integer(
@@ -378,7 +399,8 @@ class Settings:
         """Every address that some listener binds."""
         return tuple(
             dict.fromkeys(
-                self.bind_host_of(listener) for listener in ("public", "task", "internal", "query", "query_task")
+                self.bind_host_of(listener)
+                for listener in ("public", "task", "internal", "query", "query_task", "runner")
             )
         )
 

@@ -43,6 +43,7 @@ class Home:
         self.spark = root / "spark"
         """Temporary files of Spark, and copies of files; may be removed while nothing runs."""
         self.query = root / "query"
+        self.runner = root / "runner"
         """Copies of files of the Query Service; may be removed while nothing runs."""
         self.logs = root / "logs"
         self.run = root / "run"

@@ -1,4 +1,4 @@
-"""The listener sockets, bound by the supervisor and handed to the Dispatcher and the Query Service by file descriptor.
+"""The listener sockets, bound by the supervisor and handed to the services by file descriptor.
 
 So the ports stay the same while a Dispatcher restarts, and a client that connects meanwhile waits in the
 backlog instead of being refused. Where they are free they also stay from one `trace up` to the next.
@@ -19,6 +19,7 @@ LISTENERS = ("public", "task", "internal")
 """Of the Dispatcher."""
 QUERY_LISTENERS = ("query", "query_task")
 """Of the Query Service."""
+RUNNER_LISTENERS = ("runner",)
 VARIABLE = "TRACE_LISTEN_FDS"
 _BACKLOG = 2048
 
@@ -75,7 +76,7 @@ def bind_one(name: str, host: str, port: int) -> socket.socket:
 
 
 def _foreign_address(name: str, host: str) -> SettingsError:
-    setting = "internal_bind_host" if name == "internal" else f"{name}_bind_host or bind_host"
+    setting = f"{name}_bind_host" if name in ("internal", "runner") else f"{name}_bind_host or bind_host"
     return SettingsError(f"{setting}: {host} is not an address of this machine")
 
 

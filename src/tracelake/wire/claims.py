@@ -84,6 +84,17 @@ class Invocation(TaskPayload, frozen=True, kw_only=True, omit_defaults=True):
     """The code to run; None for operators that are not a bundle's."""
 
 
+class InvokeRequest(Invocation, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An invocation as a Dispatcher sends it to a runner."""
+
+
+class InvokeReply(Reply, frozen=True, kw_only=True):
+    """The runner has the attempt, which makes its own final report."""
+
+    duplicate: bool = False
+    """It had it already."""
+
+
 class FetchReply(Reply, frozen=True, kw_only=True):
     status: str
     task: TaskPayload

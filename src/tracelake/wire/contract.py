@@ -40,10 +40,13 @@ class Listener(StrEnum):
     """Of the Query Service, for people."""
     QUERY_TASK = "query_task"
     """Of the Query Service, for tasks."""
+    RUNNER = "runner"
+    """Of a runner, for Dispatchers."""
 
 
 DISPATCHER_LISTENERS = (Listener.PUBLIC, Listener.TASK, Listener.INTERNAL)
 QUERY_LISTENERS = (Listener.QUERY, Listener.QUERY_TASK)
+RUNNER_LISTENERS = (Listener.RUNNER,)
 
 
 class Principal(StrEnum):

@@ -45,7 +45,7 @@ from tracelake.wire.tasks import RetryReply, SkipReply, TaskDetail, TaskLookup, 
 from tracelake.wire.why import WhyReply
 
 _INTERNAL = (Listener.INTERNAL,)
-_PROBED = (Listener.INTERNAL, Listener.QUERY)
+_PROBED = (Listener.INTERNAL, Listener.QUERY, Listener.RUNNER)
 _OPEN = Access(_PROBED, Principal.NOBODY)
 _WORKER = Access(_INTERNAL, Principal.WORKER)
 _SERVICE = Access(_INTERNAL, Principal.SERVICE)
@@ -113,6 +113,14 @@ BATCH_TASK_CALLS = Route(
 READ_TASK_KEYS = Route(
     Access((Listener.TASK, Listener.INTERNAL), Principal.NOBODY), "GET", "/internal/jwks/task",
     "The public keys of capability tokens", NoneType, claims.Jwks)
+
+# Runners
+
+INVOKE_FUNCTION = Route(
+    Access((Listener.RUNNER,), Principal.SERVICE), "POST", "/internal/invocations",
+    "Take over an attempt that runs a user's function",
+    claims.InvokeRequest, claims.InvokeReply, large=True,
+    errors=("fenced", "runner_busy", "runner_refused", "sandbox_unavailable"))
 
 # Platform services
 
