@@ -53,7 +53,8 @@ def _job(job: JobDocument) -> dict[str, Any]:
             source |= {"time_zone": job.source.time_zone, "catch_up": job.source.catch_up.value}
         fields["source"] = _said(source | {"webhook_path": job.source.webhook_path})
     if job.udf is not None:
-        fields["udf"] = _said({"bundle_id": job.udf.bundle_id, "entrypoint": job.udf.entrypoint})
+        udf = job.udf
+        fields["udf"] = _said({"bundle_id": udf.bundle_id, "entrypoint": udf.entrypoint, "memory_mb": udf.memory_mb})
     return _said(fields)
 
 
@@ -148,7 +149,11 @@ WORK: st.SearchStrategy[dict[str, Any]] = st.one_of(
         lambda config, bundle: {"operator": "udf", "runtime": "lambda", "config": config, "udf": bundle},
         st.dictionaries(TEXTS, VALUES, max_size=3),
         st.sampled_from(
-            [{"bundle_id": "rs"}, {"bundle_id": "rs", "entrypoint": "x"}, {"bundle_id": "py", "entrypoint": "m.f"}]
+            [
+                {"bundle_id": "rs"},
+                {"bundle_id": "rs", "entrypoint": "x"},
+                {"bundle_id": "py", "entrypoint": "m.f", "memory_mb": 512},
+            ]
         ),
     ),
 )

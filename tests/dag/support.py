@@ -1,6 +1,6 @@
 """What the tests of the language share: surroundings, and documents with a mark where the problem is."""
 
-from tracelake.dag import DagInvalidError, KnownDataset, Surroundings, read_dag
+from tracelake.dag import DagInvalidError, KnownBundle, KnownDataset, Surroundings, read_dag
 from tracelake.model.dag import Column, ColumnType, Dag, Problem, Schema
 from tracelake.model.runtime import BUILT_IN
 
@@ -34,7 +34,13 @@ SURROUNDINGS = Surroundings(
         "mine_s3": KnownDataset(owner_dag="d", schema=None, storage="s3"),
         "mine_ticks": KnownDataset(owner_dag="d", schema=None, storage="none"),
     },
-    bundles={"py": "python", "js": "node", "rs": "rust"},
+    bundles={
+        "py": KnownBundle("python"),
+        "js": KnownBundle("node"),
+        "rs": KnownBundle("rust"),
+        "off": KnownBundle("rust", enabled=False),
+        "one": KnownBundle("python", "trace.handler"),
+    },
 )
 
 HEAD = "name: d\njobs:\n"

@@ -6,9 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.api.support import User
+from tests.bundles.uploading import push
 from tests.dag.rendering import to_yaml
 from tests.dag.test_reading import EXAMPLES
-from tests.support.dags import deploy
+from tests.support.dags import ORG, deploy
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.model.dag import Dag
 
@@ -45,7 +47,7 @@ def test_odd_texts_come_back_as_they_were(harness: DispatcherHarness) -> None:
                 "activation": "reactive",
                 "runtime": "lambda",
                 "operator": "udf",
-                "udf": {"bundle_id": "b", "entrypoint": "m.f"},
+                "udf": {"bundle_id": push(User(harness, ORG, "writer")), "entrypoint": "trace.handler"},
                 "config": config,
                 "inputs": [{"from": {"job": "tick"}, "where": {"\x01": "\ufffe"}}],
             },

@@ -8,9 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.api.support import User
+from tests.bundles.uploading import push
 from tests.deploy.support import Text, chain, dataset, everything, say
-from tests.support.dags import activate, actor, deploy, edge, job, output
+from tests.support.dags import ORG, activate, actor, deploy, edge, job, output
 from tests.support.dispatcher import DispatcherHarness
+from tracelake.dag import KnownBundle
 from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.deploy.registry import Datasets
@@ -95,10 +98,12 @@ def test_a_change_of_limits_moves_no_data(harness: DispatcherHarness) -> None:
     assert harness.sql("SELECT max_running FROM limits")[0]["max_running"] is None
 
 
+def function_of(harness: DispatcherHarness) -> dict[str, Any]:
+    return {"bundle_id": push(User(harness, ORG, "writer")), "entrypoint": "trace.handler"}
+
+
 def test_rows_of_jobs_have_every_default(harness: DispatcherHarness) -> None:
-    text = chain().job(
-        "f", "tick", runtime="lambda", operator="udf", udf={"bundle_id": "x", "entrypoint": "m.f"}, config={}
-    )
+    text = chain().job("f", "tick", runtime="lambda", operator="udf", udf=function_of(harness), config={})
     text.source("feed", runtime="ecs_platform", operator="noop", source={"kind": "always_on"})
     deploy(harness, str(text))
 
@@ -231,9 +236,7 @@ def test_datasets_that_nobody_published_are_of_no_concern_to_others(harness: Dis
 def test_an_operator_of_another_kind_of_output_gets_a_dataset_of_its_own(harness: DispatcherHarness) -> None:
     deploy(harness, str(chain()))
     assert dataset(harness, "d__a_0")["storage"] == "none"
-    text = chain().job(
-        "a", "tick", runtime="lambda", operator="udf", udf={"bundle_id": "x", "entrypoint": "m.f"}, config={}
-    )
+    text = chain().job("a", "tick", runtime="lambda", operator="udf", udf=function_of(harness), config={})
     deploy(harness, str(text))
     assert dataset(harness, "d__a_0_s3")["storage"] == "s3"
     activate(harness, "d", 1)
@@ -288,9 +291,15 @@ class Overtaken(Deployments):
     other: Text | None = None
 
     async def _read(
-        self, org: str, dag: str, text: bytes, datasets: Datasets, taken: Mapping[str, str] = MappingProxyType({})
+        self,
+        org: str,
+        dag: str,
+        text: bytes,
+        datasets: Datasets,
+        bundles: Mapping[str, KnownBundle],
+        taken: Mapping[str, str] = MappingProxyType({}),
     ) -> Dag:
-        document = await super()._read(org, dag, text, datasets, taken)
+        document = await super()._read(org, dag, text, datasets, bundles, taken)
         if self.other is not None:
             other, self.other = self.other, None
             who = Actor(subject="other", org="acme", org_id=None)

@@ -6,10 +6,11 @@ from tracelake.dag.places import located
 from tracelake.dag.problems import DagInvalidError
 from tracelake.dag.reader import read_dag
 from tracelake.dag.schedule import Schedule, ScheduleError, parse_schedule
-from tracelake.dag.surroundings import KnownDataset, Surroundings, kept_as
+from tracelake.dag.surroundings import KnownBundle, KnownDataset, Surroundings, kept_as
 
 __all__ = [
     "DagInvalidError",
+    "KnownBundle",
     "KnownDataset",
     "Schedule",
     "ScheduleError",

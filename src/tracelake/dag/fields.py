@@ -112,6 +112,7 @@ UDF = Fields(
     {
         "bundle_id": Field(BUNDLE_ID, "The uploaded bundle.", required=True),
         "entrypoint": Field(ENTRYPOINT, "The function in it; Rust bundles need none."),
+        "memory_mb": Field(Integer(64, 65_536), "Memory of one attempt, in MiB. The stack has a default and a limit."),
     }
 )
 

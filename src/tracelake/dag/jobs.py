@@ -222,11 +222,35 @@ def _check_udf(draft: Draft, job: JobDraft, operator: OperatorSpec | None, runti
             "udf_secrets", message, "Remove them; let a platform operator fetch what needs one."
         )
     udf: Record | None = record.get("udf")
-    if udf is not None and not udf.has("entrypoint") and "bundle_id" in udf.values:
-        language = draft.surroundings.bundles.get(udf.values["bundle_id"])
-        if language != "rust":
-            what = f"A {language} bundle" if language else "A bundle that is not Rust"
-            udf.at("entrypoint").problem("udf_entrypoint", f"{what} needs an `entrypoint`.", "Like `module.function`.")
+    if udf is not None:
+        _check_bundle(draft, udf)
+        memory = udf.get("memory_mb")
+        most = draft.surroundings.udf_max_memory_mb
+        if isinstance(memory, int) and memory > most:
+            udf.at("memory_mb").problem("udf_memory", f"A function has at most {most} MiB of memory.")
+
+
+def _check_bundle(draft: Draft, udf: Record) -> None:
+    bundle_id = udf.get("bundle_id")
+    if bundle_id is None:
+        return
+    bundle = draft.surroundings.bundles.get(bundle_id)
+    if bundle is None:
+        message = f"The org has no finalized bundle {shown(bundle_id)}."
+        udf.at("bundle_id").problem("udf_bundle", message, "Upload it, and use the id that the upload answered with.")
+        return
+    if not bundle.enabled:
+        message = f"The bundle {shown(bundle_id)} is disabled."
+        udf.at("bundle_id").problem("udf_bundle_disabled", message, "Use a bundle that is enabled.")
+    if bundle.language == "rust":
+        return
+    if not udf.has("entrypoint"):
+        hint = f"Use `{bundle.entrypoint or 'module.function'}`."
+        udf.at("entrypoint").problem("udf_entrypoint", f"A {bundle.language} bundle needs an `entrypoint`.", hint)
+    elif bundle.entrypoint is not None and udf.get("entrypoint") not in (None, bundle.entrypoint):
+        message = f"The bundle was finalized for the entrypoint `{bundle.entrypoint}` of {bundle.language}."
+        hint = "Use that one, or finalize another upload for this one."
+        udf.at("entrypoint").problem("udf_entrypoint", message, hint)
 
 
 def _check_place_to_run(job: JobDraft, operator: OperatorSpec | None, runtime: Runtime | None) -> None:

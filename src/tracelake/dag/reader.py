@@ -143,8 +143,8 @@ def _build_udf(draft: Draft, record: Record) -> Udf | None:
         return None
     bundle_id = udf.values["bundle_id"]
     # A Rust bundle has one entrypoint, so naming it changes nothing.
-    rust = draft.surroundings.bundles.get(bundle_id) == "rust"
-    return Udf(bundle_id=bundle_id, entrypoint=None if rust else udf.get("entrypoint"))
+    rust = draft.surroundings.bundles[bundle_id].language == "rust"
+    return Udf(bundle_id=bundle_id, entrypoint=None if rust else udf.get("entrypoint"), memory_mb=udf.get("memory_mb"))
 
 
 def _build_publish(entry: PublishDraft) -> Publish:

@@ -32,11 +32,21 @@ class KnownDataset:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownBundle:
+    language: str
+    """`python`, `node` or `rust`."""
+    entrypoint: str | None = None
+    """What its archive was inspected for. None: of Rust, which has one `bootstrap`."""
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     runtimes: RuntimeRegistry
     datasets: Mapping[str, KnownDataset]
     """All datasets of the org, by name."""
-    bundles: Mapping[str, str]
-    """The language (`python`, `node`, `rust`) of each known bundle."""
+    bundles: Mapping[str, KnownBundle]
+    """The finalized bundles of the org, by id."""
     taken_webhook_paths: Mapping[str, str] = field(default_factory=dict)
     """Webhook paths of the document that are taken, with the reason."""
+    udf_max_memory_mb: int = 1024

@@ -195,6 +195,7 @@ class Dispatcher:
             metrics=metrics,
             on_free=lambda: self._invoke_loop.nudge(),
             quotas=self.quotas,
+            urls=ports.urls,
         )
         self.reaper = Reaper(store, self.writer, config, metrics, self.clock)
         self.retries = RetryScheduler(store, self.writer, definitions, config, metrics)

@@ -106,6 +106,13 @@ class Source(DocumentPart, frozen=True, kw_only=True):
 class Udf(DocumentPart, frozen=True, kw_only=True):
     bundle_id: str
     entrypoint: str | None = None
+    memory_mb: int | None = None
+    """A limit, on which no row depends. None: the stack's default."""
+
+    @property
+    def code(self) -> "Udf":
+        """What its rows depend on."""
+        return Udf(bundle_id=self.bundle_id, entrypoint=self.entrypoint)
 
 
 class JobDocument(DocumentPart, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from enum import StrEnum
 from functools import cached_property
 from uuid import UUID
 
-from tracelake.model.dag import Strategy
+from tracelake.model.dag import Strategy, Udf
 
 UNTRUSTED_OPERATORS = frozenset({"udf"})
 """Operators that run code of users."""
@@ -66,6 +66,8 @@ class Job:
     """The name of its org."""
     secrets: tuple[str, ...] = ()
     """Names; no part of the control plane ever has a value."""
+    udf: Udf | None = None
+    """The function that its tasks run."""
 
     @cached_property
     def by_dataset(self) -> dict[UUID, Output]:

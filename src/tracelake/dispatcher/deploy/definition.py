@@ -45,7 +45,7 @@ def define(job: JobDocument, data_hash: str, config: DispatcherConfig) -> Defini
         runtime=runtime.name,
         operator=operator,
         config=msgspec.json.encode(job.config, order="deterministic").decode(),
-        config_hash=digest(operator, job.config, job.udf),
+        config_hash=digest(operator, job.config, None if job.udf is None else job.udf.code),
         lease_seconds=lease,
         timeout_seconds=timeout,
         max_attempts=max_attempts,

@@ -12,10 +12,11 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from tracelake.dag import DagInvalidError, Surroundings, document_hash
+from tracelake.dag import DagInvalidError, KnownBundle, Surroundings, document_hash
 from tracelake.db.transaction import HELD_UP, Connection, Store
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.audit import Actor
+from tracelake.dispatcher.bundles.rows import hold_enabled, list_finalized
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy import registry
 from tracelake.dispatcher.deploy.apply import register
@@ -66,7 +67,6 @@ class Deployments:
     config: DispatcherConfig
     on_change: Callable[[], None]
     documents: FairReader
-    bundles: Mapping[str, str] = field(default_factory=dict)
     quotas: QuotaBook = field(default_factory=QuotaBook)
 
     async def deploy(self, actor: Actor, dag: str, text: bytes, *, dry_run: bool, activate: bool) -> DeployReply:
@@ -76,8 +76,9 @@ class Deployments:
             if dry_run:
                 self.quotas.take_dry_run(actor.org, org_id)
             datasets = await registry.load_datasets(connection, org_id, dag)
+            bundles = await _load_bundles(connection, org_id)
         for _ in range(_TRIES):
-            document = await self._read(actor.org, dag, text, datasets)
+            document = await self._read(actor.org, dag, text, datasets, bundles)
             try:
                 if dry_run:
                     return await self._dry_run(org_id, document)
@@ -90,7 +91,7 @@ class Deployments:
                 datasets = changed.datasets
             except _PathsTakenError as conflict:
                 # Read once more, which says where the document names them.
-                await self._read(actor.org, dag, text, conflict.datasets, conflict.reasons)
+                await self._read(actor.org, dag, text, conflict.datasets, bundles, conflict.reasons)
                 raise dag_invalid(conflict.problems) from None
             except TraceError as error:
                 if error.code != "dag_invalid":
@@ -109,13 +110,20 @@ class Deployments:
         return await self._repeated(lambda: self._activate(actor, org_id, dag, request))
 
     async def _read(
-        self, org: str, dag: str, text: bytes, datasets: Datasets, taken_paths: Mapping[str, str] = MappingProxyType({})
+        self,
+        org: str,
+        dag: str,
+        text: bytes,
+        datasets: Datasets,
+        bundles: Mapping[str, KnownBundle],
+        taken_paths: Mapping[str, str] = MappingProxyType({}),
     ) -> Dag:
         surroundings = Surroundings(
             runtimes=self.config.runtimes,
             datasets=datasets.known,
-            bundles=self.bundles,
+            bundles=bundles,
             taken_webhook_paths=taken_paths,
+            udf_max_memory_mb=self.config.udf_max_memory_mb,
         )
         try:
             document = await self.documents.read(org, text, surroundings)
@@ -158,6 +166,7 @@ class Deployments:
                 raise _DatasetsChangedError(datasets)
             pointers = await registry.load_pointers(connection, org_id, dag)
             await self._check_paths(connection, org_id, document, datasets)
+            await _check_bundles(connection, org_id, document)
             version, new = await self._version(connection, org_id, document)
             plan = await self._plan(connection, org_id, version, new, datasets, pointers)
             if new:
@@ -249,6 +258,29 @@ class Deployments:
             connection, org_id, version, new_version=new, datasets=datasets, pointers=pointers, config=self.config
         )
         return await compute_beside(org_id, make_plan, version.document, stored)
+
+
+async def _load_bundles(connection: Connection, org_id: UUID | None) -> dict[str, KnownBundle]:
+    rows = await list_finalized(connection, org_id)
+    return {
+        str(row["bundle_id"]): KnownBundle(
+            language=row["language"], entrypoint=row["entrypoint"], enabled=row["status"] == "ready"
+        )
+        for row in rows
+    }
+
+
+async def _check_bundles(connection: Connection, org_id: UUID, document: Dag) -> None:
+    """Somebody may have disabled a bundle since the document was read; nobody does before the commit."""
+    named_bundles = {index: UUID(job.udf.bundle_id) for index, job in enumerate(document.jobs) if job.udf is not None}
+    enabled = await hold_enabled(connection, org_id, set(named_bundles.values()))
+    problems = [
+        unlocated("udf_bundle_disabled", f"The bundle `{bundle_id}` is disabled.", f"jobs[{index}].udf.bundle_id")
+        for index, bundle_id in named_bundles.items()
+        if bundle_id not in enabled
+    ]
+    if problems:
+        raise dag_invalid(problems)
 
 
 def _state(version: Version, pointers: DagPointers) -> State:

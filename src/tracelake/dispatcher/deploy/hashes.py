@@ -99,6 +99,7 @@ class _Hashing:
             return digest("emits", job.name, job.outputs, *([shared] if shared else []))
         own = {field: getattr(job, field) for field in DATA_FIELDS if field != "inputs"}
         own["secrets"] = sorted(job.secrets)
+        own["udf"] = None if job.udf is None else job.udf.code
         inputs = [[self._input(item), item.where] for item in job.inputs]
         outputs = [self._output((job.name, index)) for index in range(job.outputs)]
         parts: list[Any] = ["makes", job.name, own, inputs, outputs]

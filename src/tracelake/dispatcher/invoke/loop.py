@@ -28,6 +28,7 @@ from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.engine.calls.claim import ClaimAnswer, ClaimCall, ClaimedAttempt
 from tracelake.dispatcher.engine.group_commit import GroupCommit
 from tracelake.dispatcher.invoke.attempt import LeftError, OwnAttempt
+from tracelake.dispatcher.invoke.bundle_refs import make_bundle_ref
 from tracelake.dispatcher.invoke.in_process import run_in_process
 from tracelake.dispatcher.invoke.operators.context import MAX_UNITS
 from tracelake.dispatcher.job_definitions import Definitions
@@ -37,10 +38,11 @@ from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.model.fair_share import FairShares, OrgBacklog
+from tracelake.model.job import Job
 from tracelake.model.lifecycle import NotClaimed
 from tracelake.model.runtime import RuntimeKind
-from tracelake.ports import InvokeError, Invoker
-from tracelake.wire.claims import ClaimRequest, Invocation
+from tracelake.ports import InvokeError, Invoker, ObjectUrls
+from tracelake.wire.claims import BundleRef, ClaimRequest, Invocation
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +108,8 @@ class Invocations:
     on_free: Callable[[], None] = lambda: None
     """Called when a slot is free again that rows wait for."""
     quotas: QuotaBook = field(default_factory=QuotaBook)
+    urls: ObjectUrls | None = None
+    """For the addresses of bundles."""
 
     def __post_init__(self) -> None:
         self._slots = [_Slots(runtime) for runtime in self.config.runtimes.started_here()]
@@ -256,6 +260,11 @@ class Invocations:
         if runtime.kind is RuntimeKind.IN_PROCESS:
             quota = self.quotas.of(attempt.task.org_id).units_per_range
             return await run_in_process(attempt, payload, self.store, max_units=quota or MAX_UNITS)
+        try:
+            bundle = await attempt.repeated(lambda: self._find_bundle(attempt.job))
+        except InvokeError as error:
+            await attempt.finish("Failed", error=str(error), retryable=error.retryable)
+            return "Refused"
         assert attempt.task.lease_expires_at is not None
         invocation = Invocation(
             task_id=payload.task_id,
@@ -263,7 +272,8 @@ class Invocations:
             lease_token=attempt.lease_token,
             lease_expires_at=attempt.task.lease_expires_at,
             capability_token=self.mint.mint(attempt.task, attempt.job, attempt.inputs, self.clock.now()),
-            bundle_url=None,
+            bundle_url=None if bundle is None else bundle.url,
+            bundle=bundle,
             job=payload.job,
             operator=payload.operator,
             config=payload.config,
@@ -279,3 +289,7 @@ class Invocations:
             await attempt.finish("Failed", error=str(error), retryable=error.retryable)
             return "Refused"
         return "Started"
+
+    async def _find_bundle(self, job: Job) -> BundleRef | None:
+        async with self.store.connection() as connection:
+            return await make_bundle_ref(connection, self.urls, self.config, job)
