@@ -35,7 +35,7 @@ class PretendProcess(OrgProcess):
         self.end_reason = None
         self.missing = {}
         self.running: dict[int, threading.Event] = {}
-        self.bytes = 0
+        self.bytes = self.looks = 0
 
     def end(self, reason: str) -> None:
         if self.end_reason is None:
@@ -45,6 +45,7 @@ class PretendProcess(OrgProcess):
             event.set()
 
     def memory(self, parents: object) -> int:
+        self.looks += 1
         return self.bytes
 
     def run(
@@ -68,9 +69,14 @@ class Station:
     idle_seconds: float = 60.0
     started: list[PretendProcess] = dataclasses.field(default_factory=list)
     ends: dict[int, object] = dataclasses.field(default_factory=dict)
+    gate: threading.Event = dataclasses.field(default_factory=threading.Event)
+    """No process starts before it is set."""
+    starts: int = 0
+    """Processes that have been asked for."""
 
     def __post_init__(self) -> None:
         config = OrgProcessConfig(scratch=Path("/nonexistent"))
+        self.gate.set()
         self.processes = OrgProcesses(
             config,
             DirectoryTransfer(Path("/nonexistent")),
@@ -82,6 +88,8 @@ class Station:
         )
 
     def _start(self, config: OrgProcessConfig, number: int, on_change: Callable[[], None]) -> OrgProcess:
+        self.starts += 1
+        self.gate.wait(60)
         self.started.append(PretendProcess(config, number, on_change))
         return self.started[-1]
 
@@ -128,6 +136,20 @@ def test_an_org_keeps_its_process_and_shares_it_with_nobody(station: Station) ->
     again = station.submit("a")
     station.begun(again)
     assert [process.orgs for process in station.started] in ([{"a"}, {"b"}], [{"b"}, {"a"}])
+
+
+def test_attempts_that_wait_for_the_same_process_start_one(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(pool, "_WATCH_SECONDS", 0.01)
+    station.gate.clear()
+    one, two = station.submit("a"), station.submit("a")
+    wait_until(lambda: station.starts > 0 and station.processes._start_now, "an attempt to ask while a process starts")
+    station.gate.set()
+    process = station.begun(one)
+    assert station.begun(two) is process
+    looks = process.looks
+    wait_until(lambda: process.looks > looks + 1, "the supervisor to have looked for work")
+    assert station.started == [process]
 
 
 def test_the_process_that_was_idle_longest_makes_room(station: Station) -> None:

@@ -194,6 +194,8 @@ class OrgProcesses:
         """The spare, which may still be on its way up; without one, it is asked for."""
         spare, self._spare = self._spare, None
         if spare is not None and spare.alive:
+            # Others of the org asked for this one too, while it started. Who still needs one asks again.
+            self._start_now = False
             return spare
         self._start_now = True
         self._changed.notify_all()
