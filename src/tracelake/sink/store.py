@@ -6,18 +6,19 @@ their batches and the number of the commit, so a batch that is committed again i
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import adbc_driver_manager
-import adbc_driver_postgresql.dbapi
 import pyarrow as pa
-from adbc_driver_manager.dbapi import Connection
 
 from tracelake.model.buffered import patient, quoted
 from tracelake.sink import ddl, merge, stage
 from tracelake.sink.outcomes import Commit, Loaded, RefusedRowsError, Run, StoreAwayError
 from tracelake.wire.buffers import BufferBatch, BufferedDataset
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Connection
 
 _LOCK_SECONDS = 30.0
 _CHANGE_SECONDS = 2.0
@@ -141,7 +142,9 @@ class TableStore:
             self._give_up()
             raise
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> "Connection":
+        import adbc_driver_postgresql.dbapi  # it imports polars, which workers without a sink do not need
+
         connection: Connection = adbc_driver_postgresql.dbapi.connect(patient(self._dsn))
         # A wait for a lock occupies one of few connections, so it ends soon and is retried.
         _run(connection, f"SET lock_timeout = {int(self._lock_seconds * 1000)}", ())
@@ -159,7 +162,7 @@ class TableStore:
             self.close()
 
 
-def _run(connection: Connection, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+def _run(connection: "Connection", statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(statement, parameters or None)
         return cursor.fetchall() if cursor.description else []

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import types
 
@@ -211,6 +210,8 @@ def _fetch_function(
     schema = signed(first[1])
 
     def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow.dataset as ds  # it imports pandas, which workers do not need
+
         for batch in batches:
             for row in batch.to_pylist():
                 meta = ObjectMeta(row["uri"], row["size"], row["etag"], row["sha256"])

@@ -18,14 +18,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import adbc_driver_manager
-import adbc_driver_postgresql.dbapi
 import msgspec
 import pyarrow as pa
-from adbc_driver_manager.dbapi import Connection
 
 from tracelake.catalogue.context import NonRetryableError
 from tracelake.errors import StoreUnavailableError
@@ -34,6 +32,9 @@ from tracelake.model.dag import Column, ColumnType
 from tracelake.wire.buffers import BufferedDataset
 from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import CursorRange, PayloadInput
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Connection
 
 ROWS_PER_PART = 200_000
 _LAST = 2**63 - 1
@@ -234,12 +235,14 @@ def existing_tables(dsn: str, dataset_uuids: Sequence[UUID]) -> set[UUID]:
     return {UUID(text) for (text,) in rows} & set(dataset_uuids)
 
 
-def _connect(dsn: str) -> Connection:
+def _connect(dsn: str) -> "Connection":
+    import adbc_driver_postgresql.dbapi  # it imports polars: a quarter of a second for processes that read no table
+
     connection: Connection = adbc_driver_postgresql.dbapi.connect(patient(dsn), autocommit=True)
     return connection
 
 
-def _ask(connection: Connection, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+def _ask(connection: "Connection", statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(statement, parameters or None)
         return cursor.fetchall() if cursor.description else []
