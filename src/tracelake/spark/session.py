@@ -150,6 +150,10 @@ def _options(config: SparkConfig, java: Java) -> dict[str, str]:
             # secret by itself and tells nobody.
             "spark.authenticate": "true",
             "spark.executorEnv.TMPDIR": str(config.scratch / "parts"),
+            "spark.python.daemon.module": "tracelake.spark.python_daemon",
+            # Otherwise numpy and Arrow start threads when they are imported, and the daemon copies itself.
+            "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
+            "spark.executorEnv.JE_ARROW_MALLOC_CONF": "background_thread:false",
         }
     return options
 
