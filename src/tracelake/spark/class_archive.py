@@ -16,9 +16,20 @@ from typing import Any
 from tracelake.spark import gateway
 from tracelake.spark.java import find_java
 from tracelake.spark.session import SparkConfig, open_session
+from tracelake.spark.sizes import session_for_small
 from tracelake.spark.spark_home import link_spark_home
 
 _DUMP_SECONDS = 180.0
+_QUERY = """
+    WITH ranked AS (
+        SELECT *, row_number() OVER (PARTITION BY name ORDER BY weight DESC, number) AS place FROM rows
+        WHERE name <> '6')
+    SELECT r.name, date_trunc('hour', timestamp_seconds(r.number)) AS hour, lower(hex(r.key)) AS key,
+           CASE WHEN hex(r.key) = repeat('0', 40) THEN 'first' ELSE 'later' END AS kind,
+           count(*) AS n, count(DISTINCT r.number) AS numbers, sum(r.weight) AS total, max(t.top) AS top
+    FROM ranked r JOIN (SELECT name, max(number) AS top FROM rows GROUP BY name) t ON t.name = r.name
+    WHERE r.place <= 5 AND r.number <= t.top
+    GROUP BY r.name, date_trunc('hour', timestamp_seconds(r.number)), r.key"""
 
 
 def make_archive() -> Path:
@@ -47,22 +58,20 @@ def make_archive() -> Path:
 
 
 def _exercise(session: Any, scratch: Path) -> None:
-    """Load what operators load: readers, joins, aggregates, windows, Python."""
+    """Load what operators load: readers, joins, aggregates, windows, Python; of large units and of small ones."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     file = scratch / "rows.parquet"
-    rows = pa.table({"number": list(range(100)), "name": [str(number % 7) for number in range(100)]})
-    pq.write_table(rows, file)
-    session.read.parquet(str(file)).createOrReplaceTempView("rows")
-    frame = session.sql(
-        """SELECT r.name, count(*) AS n, sum(r.number) AS total, row_number() OVER (ORDER BY count(*)) AS place
-           FROM rows r JOIN (SELECT name, max(number) AS top FROM rows GROUP BY name) t ON t.name = r.name
-           WHERE r.number <= t.top GROUP BY r.name"""
-    )
-    schema = "name string, n long, total long, place int"
-    frame.repartition(1).sortWithinPartitions("name").mapInArrow(_pass_on, schema).collect()
-    session.range(0, 1, 1, 1).mapInArrow(_pass_on, "id long").collect()
+    numbers = list(range(100))
+    columns = {"number": numbers, "name": [str(number % 7) for number in numbers], "weight": [0.5] * 100}
+    pq.write_table(pa.table(columns | {"key": [bytes([number]) * 20 for number in numbers]}), file)
+    for each in (session, session_for_small(session)):
+        rows = each.read.parquet(str(file))
+        rows.filter("number BETWEEN 0 AND 99").createOrReplaceTempView("rows")
+        frame = each.sql(_QUERY)
+        frame.repartition(1).sortWithinPartitions("name").mapInArrow(_pass_on, frame.schema).collect()
+        each.range(0, 1, 1, 1).mapInArrow(_pass_on, "id long").collect()
 
 
 def _pass_on(batches: Iterator[Any]) -> Iterator[Any]:

@@ -64,6 +64,7 @@ from tracelake.spark.failures import explain
 from tracelake.spark.reader import Reader
 from tracelake.spark.runner import AttemptRunner
 from tracelake.spark.session import SharedSession, SparkConfig
+from tracelake.spark.sizes import session_for_small
 from tracelake.storage.file_cache import FileCache
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
@@ -121,7 +122,7 @@ class SparkProcess:
         session = self._shared.get()
         if self._config.local:
             # The first query of a session is slow: it loads classes, and starts Spark's Python processes.
-            session.range(0, 1, 1, 1).mapInArrow(_give_back, "id long").collect()
+            session_for_small(session).range(0, 1, 1, 1).mapInArrow(_give_back, "id long").collect()
         if not self._config.connect:
             threading.Thread(target=_end_with_java, name="java", daemon=True).start()
             threading.Thread(target=self._tidy, name="tidy", daemon=True).start()
@@ -252,10 +253,6 @@ def _end_with_java() -> None:
 
 
 def _give_back(batches: "Any") -> "Any":
-    """Spark's Python process imports here what attempts need."""
-    import tracelake.spark.child.transfer
-    import tracelake.spark.writer  # noqa: F401
-
     yield from batches
 
 

@@ -41,6 +41,7 @@ def run(work: SparkWork) -> OperatorResult:
     assert isinstance(config, DecodeLogsConfig)
     if config.keep_other and not work.has_output(1):
         raise NonRetryableError("keep_other needs a second output to keep the other logs in")
+    work.settle([0])
     logs = work.read()
     missing = [name for name in REQUIRED if name not in logs.columns]
     if missing:

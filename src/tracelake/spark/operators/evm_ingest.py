@@ -20,6 +20,7 @@ from tracelake.spark.evm.http import HttpOptions
 from tracelake.spark.evm.node import RpcOptions
 from tracelake.spark.evm.node_pool import RpcPool, head_of
 from tracelake.spark.evm.tables import SCHEMAS
+from tracelake.spark.sizes import session_for_small
 from tracelake.spark.work import SparkWork
 from tracelake.spark.writer import WrittenFile
 
@@ -46,7 +47,8 @@ def run(work: SparkWork) -> OperatorResult:
     work.stop_if_canceled()
     work.context.progress(f"reading blocks {first} to {last} in {chunks.count} chunks")
     parts = chunks.parts or chunks.count
-    frame = work.session.range(0, parts, 1, parts)
+    # All the work is done in Python: there is nothing to generate code for.
+    frame = session_for_small(work.session).range(0, parts, 1, parts)
     rows = frame.mapInArrow(chunks, MANIFEST_DDL).collect()
     work.stop_if_canceled()
     _check_rows(rows, chunks)

@@ -20,7 +20,7 @@ from tracelake.ports import ObjectMeta
 from tracelake.spark import chain_checks as checks
 from tracelake.spark.input_files import BLOCK, InputFiles
 from tracelake.spark.python_gc import settle
-from tracelake.spark.sizes import file_count, is_small
+from tracelake.spark.sizes import file_count, is_small, session_for_small
 from tracelake.spark.work import SparkWork
 from tracelake.spark.writer import PartWriter, Target, WrittenFile
 from tracelake.wire.units import PayloadInput, Unit
@@ -40,7 +40,7 @@ def run(work: SparkWork) -> OperatorResult:
     check = _open(work, config)
     work.stop_if_canceled()
     if is_small(work.input_bytes or 0):
-        frame = work.session.range(0, 1, 1, 1).mapInArrow(check.check_unit, _RESULT_DDL)
+        frame = session_for_small(work.session).range(0, 1, 1, 1).mapInArrow(check.check_unit, _RESULT_DDL)
     else:
         frame = _sums(work, check).repartition(1).mapInArrow(check.check_sums, _RESULT_DDL)
     (row,) = frame.collect()
