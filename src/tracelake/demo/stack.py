@@ -19,7 +19,7 @@ from tracelake.demo.plan import DemoPlan
 from tracelake.settings.home import Home, private_directory, write_private
 from tracelake.stack.machine import wrap
 
-LEASE_SECONDS = 6
+LEASE_SECONDS = 4
 SETTINGS = {
     # Short, so that one can watch: after a kill it takes a lease, not minutes, until somebody else goes on.
     "lease_seconds": str(LEASE_SECONDS),
