@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tools.cli_reference import commands_markdown
 from tools.http_reference import metrics_markdown, openapi_json, routes_markdown
+from tools.query_reference import query_functions_markdown
 from tools.sql_reference import functions_markdown
 from tracelake.dag.json_schema import json_schema_text
 from tracelake.dispatcher.why.reasons import reasons_markdown
@@ -46,6 +47,7 @@ PAGES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("docs/reference/errors.md", errors_markdown),
     ("docs/reference/metrics.md", metrics_markdown),
     *((f"docs/reference/openapi-{name}.json", partial(openapi_json, name)) for name in Listener),
+    ("docs/reference/query_functions.md", query_functions_markdown),
     ("docs/reference/routes.md", routes_markdown),
     ("docs/reference/settings.md", reference_markdown),
     ("docs/reference/sql_functions.md", functions_markdown),

@@ -190,3 +190,16 @@ SIGNATURES = _read(_AGGREGATES, _WINDOWS, _OPERATORS, _NUMBERS, _TEXT, _TIMES, _
 """Functions of expressions, by their names in small letters."""
 TABLE_SIGNATURES = _read(_TABLES)
 """Functions of FROM."""
+GROUPS = {
+    "Aggregates": _read(_AGGREGATES),
+    "Windows": _read(_WINDOWS),
+    "Operators": _read(_OPERATORS),
+    "Numbers": _read(_NUMBERS),
+    "Text and bytes": _read(_TEXT),
+    "Dates and times": _read(_TIMES),
+    "Lists, maps and structs": _read(_NESTED),
+    "JSON": _read(_JSON),
+    "Others": _read(_OTHERS),
+    "In FROM": TABLE_SIGNATURES,
+}
+"""The same for people, by purpose."""
