@@ -12,7 +12,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-system lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline bench-sandbox bench-start bench-query bench-credentials
+.PHONY: help setup setup-dev demo test test-system lint soak lock docs pictures clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline bench-sandbox bench-start bench-query bench-credentials
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -71,6 +71,9 @@ soak: setup-dev ## The same properties with volume (long)
 
 docs: setup-dev ## Rewrite the generated reference pages
 	@$(PY) -m tools.docs
+
+pictures: setup-dev ## Draw the pictures of the prompt in docs/images again, from real sessions
+	@TRACE_WRITE_PICTURES=1 $(PY) -m pytest tests/query/test_pictures.py
 
 bench-lifecycle: setup ## Task cycles per second against bare asyncpg; last line is JSON
 	@$(PY) -m benchmarks.lifecycle $(ARGS)

@@ -1,121 +1,35 @@
 """`trace query` as a person uses it: a real process on a pseudo-terminal, against the real service."""
 
 import json
-import os
 import stat
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.http.support import fresh, user_token
-from tests.query.support import FILES, ServiceHarness, blocks_table, commit_blocks, parquet
-from tests.routing.support import Flow
+from tests.query.person import Person, person_of
+from tests.query.support import FILES, blocks_table, commit_blocks, parquet
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster, wait_until
 from tests.support.terminal import CTRL_C, CTRL_D, ENTER, TAB, UP, TerminalSession
-from tracelake.client.stack import ObjectStoreAddress, Stack
-from tracelake.stack import listeners
 
 SLOW = "SELECT count(*) FROM range(100000000) a, range(100000) b"
 """Takes hours."""
-
-
-@dataclass
-class Person:
-    """Somebody of an org with the dataset `blocks`, and the home that leads to the service."""
-
-    service: ServiceHarness
-    flow: Flow
-    home: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("TRACE_", "COLUMNS", "LINES"))
-        }
-        state = {"XDG_STATE_HOME": str(self.home / "state"), "TERM": "xterm-256color"}
-        return kept | state | {"TRACE_HOME": str(self.home)}
-
-    def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-P", "-m", "tracelake", "query", *arguments]
-
-    def open(self, *arguments: str, columns: int = 80, **variables: str) -> TerminalSession:
-        return TerminalSession(self.command(*arguments), self.environment | variables, columns=columns)
-
-    def run(self, *arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            self.command(*arguments),
-            env=self.environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    def outcomes(self) -> list[str]:
-        return [entry["outcome"] for entry in self.service.audits(self.flow.org)]
 
 
 @pytest.fixture(scope="module")
 def person(
     harness: DispatcherHarness, cluster: TestCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Person]:
-    store = _serve_objects(harness.home / "objects")
-    store_url = f"http://127.0.0.1:{store.server_port}"
-    service = ServiceHarness.start(
-        harness, tmp_path_factory.mktemp("query"), cluster.fresh("data"), store_url=store_url
-    )
-    flow = Flow(harness, fresh("asking"))
-    flow.deploy(FILES)
-    for start in (0, 10):
-        commit_blocks(flow, start, start + 9, parquet(blocks_table(start, start + 9)))
-    home = tmp_path_factory.mktemp("home")
-    (home / "token").write_text(user_token(harness, org=flow.org, subject="ann", roles=["reader"]))
-    url = listeners.url(harness.sockets["public"], "127.0.0.1")
-    stack = Stack(
-        pid=os.getpid(),
-        home=str(home),
-        public_url=url,
-        task_url=url,
-        internal_url=url,
-        ca_file=str(harness.tls.ca),
-        worker_token_file="",
-        service_token_file="",
-        admin_token_file=str(home / "token"),
-        queue_dsn_file="",
-        data_dsn_file="",
-        object_store=ObjectStoreAddress(endpoint=None, region="", buckets={}),
-        query_url=service.urls["query"],
-    )
-    (home / "stack.json").write_bytes(msgspec.json.encode(stack))
-    yield Person(service, flow, home)
-    service.stop()
-    store.shutdown()
-    store.server_close()
-
-
-def _serve_objects(directory: Path) -> ThreadingHTTPServer:
-    """Opens signed addresses, whatever their signature."""
-
-    class Handler(SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(directory)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
+    """The org has the dataset `blocks`."""
+    with person_of(harness, cluster, tmp_path_factory) as someone:
+        someone.flow.deploy(FILES)
+        for start in (0, 10):
+            commit_blocks(someone.flow, start, start + 9, parquet(blocks_table(start, start + 9)))
+        yield someone
 
 
 def test_a_session(person: Person) -> None:
@@ -131,7 +45,7 @@ def test_a_session(person: Person) -> None:
 
         terminal.send("select hsh from blocks;" + ENTER)
         text = terminal.wait_for("^^^")
-        assert "error: query_unknown_column: There is no column `hsh` here. Did you mean `hash`?" in text
+        assert "error: query_unknown_column: There is no column `hsh` here. Did you mean\n`hash`?" in text
         lines = text.splitlines()
         mark = next(number for number, line in enumerate(lines) if line.strip() == "^^^")
         assert lines[mark - 1][lines[mark].index("^") :].startswith("hsh from")

@@ -107,9 +107,7 @@ def run_prompt(shell: QueryShell, runner: QueryRunner) -> None:
         read: Callable[[], str] = lambda: _read_line(shell)  # noqa: E731
     else:
         read = _TerminalReader(runner).read
-    click.echo(
-        "SQL over your datasets. A statement ends at `;`. \\d lists the datasets, \\? helps, Ctrl-D leaves.", err=True
-    )
+    click.echo(_GREETING, err=True)
     while True:
         try:
             text = read()

@@ -3,6 +3,7 @@
 import io
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -218,9 +219,11 @@ class QueryShell:
         if error.code == "query_canceled":
             click.secho("Canceled.", fg="yellow", err=True)
             return
-        width = self.session.console.width if self.session.console.is_terminal else 80
-        first, *more = query_error_lines(error, sql, width)
-        click.echo(click.style("error: ", fg="red") + first, err=True)
+        console = self.session.console
+        first, *more = query_error_lines(error, sql, console.width if console.is_terminal else 80)
+        if console.is_terminal:  # elsewhere a line stays one
+            first = textwrap.fill("error: " + first, console.width - 1, break_long_words=False).removeprefix("error: ")
+        self._refuse(first)
         for line in more:
             click.echo(line, err=True)
 

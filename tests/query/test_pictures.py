@@ -1,0 +1,105 @@
+"""The pictures of docs/query.md show what a real session shows. `make pictures` draws them again."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tools.terminal_picture import Cell, draw
+
+from tests.query.person import Person, person_of
+from tests.query.support import FILES, commit_blocks, parquet
+from tests.support.dispatcher import DispatcherHarness
+from tests.support.postgres import TestCluster, wait_until
+from tests.support.terminal import ENTER, TAB, TerminalSession
+
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+WRITE = "TRACE_WRITE_PICTURES"
+COLUMNS = 80
+TOKENS = [
+    bytes.fromhex("5fbdb2315678afecb367f032d93f642f64180aa3"),
+    bytes.fromhex("e7f1725e7734ce288f8367e1bb143e90bb3f0512"),
+]
+_COSTS = re.compile(r"[\d.]+ (B|KiB) read, [\d,]+ ms")
+
+
+@pytest.fixture(scope="module")
+def person(
+    harness: DispatcherHarness, cluster: TestCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Person]:
+    """The org has the dataset `transfers`."""
+    numbers = list(range(1000))
+    transfers = pa.table(
+        {
+            "block_number": pa.array([number // 7 for number in numbers], pa.int64()),
+            "token": pa.array([TOKENS[number % 3 == 0] for number in numbers], pa.binary()),
+            "sender": pa.array([((number % 11 + 1) * 7**20).to_bytes(20, "big") for number in numbers], pa.binary()),
+            "amount": pa.array([str(number**3 * 10**18) for number in numbers], pa.string()),
+        }
+    )
+    with person_of(harness, cluster, tmp_path_factory) as someone:
+        someone.flow.deploy(FILES.replace("blocks:", "transfers:"))
+        commit_blocks(someone.flow, 0, 199, parquet(transfers))
+        yield someone
+
+
+def test_a_session(person: Person) -> None:
+    with person.open(columns=COLUMNS) as terminal:
+        terminal.wait_for("trace>")
+        terminal.send("\\d transfers" + ENTER)
+        terminal.wait_for("amount        varchar")
+        terminal.send("select token, count(*) as transfers, max(amount::bignum) as largest" + ENTER)
+        terminal.wait_for("..>")
+        terminal.send("from transfers group by token order by transfers desc;" + ENTER)
+        terminal.wait_for("ms)")
+        terminal.send("select sendr from transfers;" + ENTER)
+        terminal.wait_for(lambda text: text.count("trace>") == 4)
+        compare(terminal, "query-prompt.svg")
+
+
+def test_completion(person: Person) -> None:
+    with person.open(columns=COLUMNS) as terminal:
+        terminal.wait_for("trace>")
+        terminal.send("select t.sender from tr")
+        wait_until(lambda: _completes(terminal), "the catalog to arrive")
+        terminal.send(" t where t." + TAB)
+        terminal.wait_for("column varchar")
+        compare(terminal, "query-completion.svg")
+
+
+def _completes(terminal: TerminalSession) -> bool:
+    terminal.send(TAB)
+    return "from transfers" in terminal.text
+
+
+def compare(terminal: TerminalSession, name: str) -> None:
+    picture = draw("trace query", cells(terminal), COLUMNS)
+    if os.environ.get(WRITE):
+        (IMAGES / name).write_text(picture)
+    assert texts(picture) == texts((IMAGES / name).read_text()), f"{name}: run `make pictures` and look at it"
+
+
+def texts(picture: str) -> list[str]:
+    """What it says: colours and places may change with the libraries."""
+    return re.findall(r"<text [^>]*>([^<]*)</text>", picture)
+
+
+def cells(terminal: TerminalSession) -> list[list[Cell]]:
+    """The screen up to its last line, with costs that do not differ from run to run."""
+    lines = []
+    for number, text in enumerate(terminal.text.split("\n")):
+        row = terminal.screen.buffer[number]
+        line = [
+            Cell(row[place].data, row[place].fg, row[place].bg, row[place].bold, row[place].reverse)
+            for place in range(max(len(text), _last_background(row)))
+        ]
+        if costs := _COSTS.search(text):
+            line = [*line[: costs.start()], *(Cell(character) for character in "8.0 KiB read, 9 ms)")]
+        lines.append(line)
+    return lines
+
+
+def _last_background(row: Mapping[int, object]) -> int:
+    return max((place + 1 for place in range(COLUMNS) if getattr(row[place], "bg", "default") != "default"), default=0)
