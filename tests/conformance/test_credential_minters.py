@@ -14,10 +14,13 @@ from tests.conformance.credential_minter_suite import GRANTS, CredentialMinterSu
 from tests.support.minter import MemoryMinter
 from tests.support.object_store import object_store
 from tracelake.adapters.aws_sts import AwsMinter
+from tracelake.adapters.s3.access import S3Access
+from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.sts import EndpointMinter
 from tracelake.errors import StoreUnavailableError
+from tracelake.model.session_policy import make_grants
 from tracelake.ports import CredentialMinter
-from tracelake.stack.seaweedfs import EmbeddedObjectStore
+from tracelake.stack.seaweedfs import REGION, EmbeddedObjectStore
 from tracelake.stack.store_roles import TASK_ROLE, write_roles
 
 
@@ -65,6 +68,14 @@ class TestEndpointMinter(CredentialMinterSuite):
         with pytest.raises(StoreUnavailableError, match="status 4") as refusal:
             mint_with(EndpointMinter(seaweed.access(), TASK_ROLE + "x"))
         assert TASK_ROLE not in str(refusal.value)
+
+    def test_buckets_exist_before_their_credentials(self, seaweed: EmbeddedObjectStore) -> None:
+        """A session can make none, not even with its first object."""
+        access = seaweed.access()
+        grants = make_grants([], ["s3://bucket-of-sessions/scratch/a/1/"])
+        keys = asyncio.run(EndpointMinter(access, TASK_ROLE).mint(grants, session="task-1", seconds=900))
+        scoped = S3Access(access.endpoint, REGION, keys.access_key_id, keys.secret_access_key, keys.session_token)
+        asyncio.run(S3ObjectStore(scoped).put("s3://bucket-of-sessions/scratch/a/1/x", b"1"))
 
     def test_it_needs_keys(self, seaweed: EmbeddedObjectStore) -> None:
         with pytest.raises(ValueError, match="keys"):

@@ -105,9 +105,17 @@ class DispatcherHarness:
         invoker: Invoker | None = None,
         store: ObjectStore | None = None,
         tables: TableRows | None = None,
+        minter: CredentialMinter | None = None,
     ) -> "DispatcherHarness":
         harness = cls(
-            state_dsn, queue_dsn, home, config or dispatcher_config(), invoker=invoker, store=store, tables=tables
+            state_dsn,
+            queue_dsn,
+            home,
+            config or dispatcher_config(),
+            invoker=invoker,
+            store=store,
+            tables=tables,
+            minter=minter or MemoryMinter(),
         )
         harness.run(harness._open())
         return harness

@@ -35,6 +35,8 @@ class EndpointMinter:
         self._access_key = access.access_key
         self._secret_key = access.secret_key
         self._role_arn = role_arn
+        self._buckets: set[str] = set()
+        """Those that exist."""
 
     async def mint(self, grants: Sequence[PrefixGrant], *, session: str, seconds: int) -> MintedCredentials:
         check_mint(grants, seconds)
@@ -49,7 +51,12 @@ class EndpointMinter:
             "Policy": policy,
             "DurationSeconds": str(seconds),
         }
-        status, text = await asyncio.to_thread(self._post, urlencode(form))
+        for bucket in {grant.prefix.bucket for grant in grants} - self._buckets:
+            # The store makes a bucket with its first object, but not for a session. A refusal says that it exists, or
+            # that somebody else makes the buckets here.
+            await asyncio.to_thread(self._request, "s3", "PUT", f"/{bucket}", "")
+            self._buckets.add(bucket)
+        status, text = await asyncio.to_thread(self._request, "sts", "POST", "/", urlencode(form))
         if status != 200:
             if "PackedPolicyTooLarge" in text:
                 raise PolicyTooLargeError("the policy, packed")
@@ -63,11 +70,11 @@ class EndpointMinter:
             datetime.fromisoformat(_tag(text, "Expiration")),
         )
 
-    def _post(self, body: str) -> tuple[int, str]:
+    def _request(self, service: str, method: str, path: str, body: str) -> tuple[int, str]:
         kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
         connection = kind(self._url.netloc, timeout=_TIMEOUT_SECONDS)
         try:
-            connection.request("POST", "/", body, self._sign(body))
+            connection.request(method, path, body, self._sign(service, method, path, body))
             reply = connection.getresponse()
             return reply.status, reply.read().decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
@@ -75,13 +82,13 @@ class EndpointMinter:
         finally:
             connection.close()
 
-    def _sign(self, body: str) -> dict[str, str]:
-        """The headers of a call to STS under AWS Signature Version 4."""
+    def _sign(self, service: str, method: str, path: str, body: str) -> dict[str, str]:
+        """The headers of a call under AWS Signature Version 4."""
         moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        scope = (moment[:8], self.region, "sts", "aws4_request")
+        scope = (moment[:8], self.region, service, "aws4_request")
         digest = hashlib.sha256(body.encode()).hexdigest()
         lines = f"content-type:{_FORM}\nhost:{self._url.netloc}\nx-amz-content-sha256:{digest}\nx-amz-date:{moment}\n"
-        request = hashlib.sha256(f"POST\n/\n\n{lines}\n{_SIGNED}\n{digest}".encode()).hexdigest()
+        request = hashlib.sha256(f"{method}\n{path}\n\n{lines}\n{_SIGNED}\n{digest}".encode()).hexdigest()
         key = f"AWS4{self._secret_key}".encode()
         for part in scope:
             key = hmac.digest(key, part.encode(), "sha256")
