@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.runner.conftest import Functions
+from tracelake.runner.exchange import SandboxReply, SandboxRequest
 from tracelake.runner.memory import MemoryLimiter
 from tracelake.runner.outcome import describe
 from tracelake.sandbox.spec import MIB
@@ -14,6 +15,26 @@ from tracelake.sandbox.spec import MIB
 def test_a_handler_gets_its_event_and_answers(functions: Functions) -> None:
     source = "def handler(event, context):\n    return {'event': event, 'id': context.aws_request_id}"
     assert functions.value(source, event={"a": 1}) == {"event": {"a": 1}, "id": "request-1"}
+
+
+def test_the_sdk_is_there(functions: Functions) -> None:
+    requests = []
+
+    async def answer(request: SandboxRequest) -> SandboxReply:
+        requests.append((request.method, request.target, msgspec.json.decode(request.body)["task_id"]))
+        body = b'{"cancel":true,"pause":false,"lease_expires_at":"2026-11-16T12:00:00Z"}'
+        return SandboxReply(status=200, body=body)
+
+    source = (
+        "from tracelake.sdk import NonRetryable, handler\n"
+        "@handler\n"
+        "def handle(task):\n"
+        "    if task.heartbeat()['cancel']: raise NonRetryable('stop')\n"
+    )
+    event = {"task_id": "t", "attempt": 1, "lease_token": "l", "capability_token": "a.b.c"}
+    result = functions.run({"main.py": source}, entrypoint="main.handle", event=event, egress=answer)
+    assert requests == [("POST", "/v1/task/heartbeat", "t")]
+    assert (result.ending, result.retryable) == ("error", False), result
 
 
 def test_names_of_the_standard_library(functions: Functions) -> None:

@@ -9,6 +9,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracelake import sdk
 from tracelake.errors import TraceError
 from tracelake.runner import clients
 from tracelake.runner.inside import HOST, PORTS, FunctionCall
@@ -16,8 +17,8 @@ from tracelake.sandbox.program import system_mounts
 from tracelake.sandbox.seccomp import Profile
 from tracelake.sandbox.spec import MIB, Mount, SandboxLimits, SandboxSpec
 
-BUNDLE, _RUNTIME = "/var/task", "/var/runtime"
-_CLIENTS = Path(clients.__file__).parent
+BUNDLE, _RUNTIME, _LAYER = "/var/task", "/var/runtime", "/opt/python"
+_CLIENTS, _SDK = Path(clients.__file__).parent, Path(sdk.__file__).parent
 _DATA_MARGIN = 256 * MIB
 """Stacks of threads and what a runtime reserves count as data of a process, and are hardly ever used."""
 _OPEN_FILES = 256
@@ -45,6 +46,7 @@ def make_spec(plan: FunctionPlan) -> SandboxSpec:
     own = (
         Mount(source=str(plan.bundle), target=BUNDLE, executable=True),
         Mount(source=str(_CLIENTS), target=_RUNTIME),
+        *([Mount(source=str(_SDK), target=f"{_LAYER}/tracelake/sdk")] if plan.language == "python" else []),
     )
     return SandboxSpec(
         limits=SandboxLimits(

@@ -16,6 +16,8 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 _BUNDLE = "/var/task"
+_LAYER = "/opt/python"
+"""Where AWS Lambda has the modules of layers; the SDK is one."""
 _PREFIX = "/2018-06-01/runtime"
 
 
@@ -54,6 +56,7 @@ def _load_handler(entrypoint: str) -> Callable[[Any, LambdaContext], Any]:
     for name in [item for item in sys.modules if item.split(".")[0] == module_name.split(".")[0]]:
         del sys.modules[name]  # the bundle's module of this name is meant, not one that we have imported
     sys.path.insert(0, _BUNDLE)
+    sys.path.append(_LAYER)
     handler: Callable[[Any, LambdaContext], Any] = getattr(importlib.import_module(module_name), function_name)
     return handler
 
