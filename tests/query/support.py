@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from tests.http.support import user_token
 from tests.routing.support import Flow, block
 from tests.support.configs import listener_limits, query_config
+from tests.support.directory_store import DirectoryStore
 from tests.support.dispatcher import DispatcherHarness, Reply
 from tracelake.client import FileCredential, HttpClient, InternalClient
 from tracelake.http.server import ListenerServer
@@ -46,7 +47,8 @@ class LocalTransfer(DirectoryTransfer):
 
     def download(self, meta: ObjectMeta, path: Path) -> None:
         source = self.path(meta.uri)
-        if not source.exists() or source.stat().st_size != meta.size:
+        current = DirectoryStore(self.root)._head(meta.uri, source)
+        if current is None or (current.size, current.etag) != (meta.size, meta.etag):
             raise ObjectChangedError(source.name)
         DirectoryTransfer.download(self, meta, path)
 

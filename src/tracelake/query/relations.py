@@ -3,8 +3,10 @@
 Resolved once per query: the generations that the Dispatcher named at its start are read to its end.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +23,7 @@ from tracelake.wire.query import InputRelation, InputSelection, QueriedDataset, 
 from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import Scalar
 
+_WORD = re.compile(r"\w+")
 _MOST_SCHEMAS = 20_000
 _DESCRIBE_SECONDS = 20.0
 UNKNOWN_COLUMNS: Columns = {"_": "BOOLEAN"}
@@ -97,15 +100,19 @@ class SchemaDirectory:
             self._columns.move_to_end(key)
         return columns
 
-    async def read(self, relation: BoundRelation, directory: Path) -> Columns | None:
-        """None if nothing of the generation was committed. `directory` is the query's own."""
+    async def read(
+        self, relation: BoundRelation, directory: Path, slot: AbstractAsyncContextManager[None]
+    ) -> Columns | None:
+        """None if nothing of the generation was committed. `directory` is the query's own; `slot` is held while an
+        engine works, and not while a file is fetched."""
         if relation.is_table:
             return None
         files = await self._control.files(relation.source)
         if not files:
             return None
         (path,) = await self._files.link(files[:1], directory)
-        columns = await self._reader.describe(path, _DESCRIBE_SECONDS)
+        async with slot:
+            columns = await self._reader.describe(path, _DESCRIBE_SECONDS)
         self._columns[relation.source.dataset_uuid, relation.source.dataset_version] = columns
         if len(self._columns) > _MOST_SCHEMAS:
             self._columns.popitem(last=False)
@@ -179,6 +186,7 @@ def to_columns(columns: Columns) -> tuple[EngineColumn, ...]:
 
 
 def named_in(sql: str, relations: Mapping[str, BoundRelation]) -> set[str]:
-    """Relations that the query can name: a name that is not in its text is in no identifier of it."""
-    text = sql.lower()
-    return {name for name in relations if name.lower() in text}
+    """Relations that the query can name: names of datasets are words, and one that is no word of the text is in no
+    identifier of it."""
+    words = set(_WORD.findall(sql.lower()))
+    return {name for name in relations if name.lower() in words}

@@ -63,6 +63,7 @@ from tracelake.wire.task_calls import DataFile
 # seconds, in which nobody else is served.
 _CONSTANTS = re.compile(r"'(?:[^']|'')*(?:'|\Z)|\b\d[\w.]*|/\*.*?(?:\*/|\Z)|--[^\n]*", re.DOTALL)
 _CATALOG_SECONDS = 60.0
+_OF_COLUMNS = frozenset({"query_unknown_column", "query_invalid"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,9 +195,7 @@ class QueryService:
             async with asyncio.timeout(_CATALOG_SECONDS), self.slots.enter(caller):
                 directory.mkdir()
                 relations = bind_relations(await self.control.relations(user.org))
-                columns = {
-                    name: await self._columns(caller, relation, directory) for name, relation in relations.items()
-                }
+                columns, _ = await self._describe(caller, relations, directory)
         except TimeoutError:
             raise TraceError("query_timeout") from None
         finally:
@@ -208,7 +207,7 @@ class QueryService:
                     dataset_uuid=relation.source.dataset_uuid,
                     dataset_version=relation.source.dataset_version,
                     storage=relation.source.storage,
-                    columns=_listed((columns[name] or {}).items()),
+                    columns=_listed(columns.get(name, {}).items()),
                 )
                 for name, relation in relations.items()
             ]
@@ -286,19 +285,21 @@ class QueryService:
     async def _run(self, run: _Run, sources: Sequence[ReadableRelation], scratch_prefix: str | None) -> QueryAnswer:
         run.directory.mkdir()
         relations = bind_relations(sources)
-        mentioned_names = named_in(run.request.sql, relations)
-        columns = {
-            name: await self._columns(run.caller, relations[name], run.directory) for name in sorted(mentioned_names)
-        }
-        types = {name: columns.get(name) or UNKNOWN_COLUMNS for name in relations}
+        mentioned = {name: relations[name] for name in sorted(named_in(run.request.sql, relations))}
+        columns, failures = await self._describe(run.caller, mentioned, run.directory)
+        types = {name: columns.get(name, UNKNOWN_COLUMNS) for name in relations}
         parameters = {name: QueryParameter(item.type, item.value) for name, item in run.request.parameters.items()}
-        checked = await self.gate.check(run.caller.org, run.request.sql, parameters, types)
+        try:
+            checked = await self.gate.check(run.caller.org, run.request.sql, parameters, types)
+        except TraceError as refusal:
+            if failures and refusal.code in _OF_COLUMNS:  # it may have them: they are not known
+                raise next(iter(failures.values())) from None
+            raise
         run.fingerprint = checked.fingerprint
         used = {name: relations[name] for name in sorted(checked.relations)}
         run.relations = tuple(used.values())
-        for name in used:
-            if columns.get(name) is None:
-                raise TraceError("dataset_not_committed", f"Nothing of the dataset {name} has been committed yet.")
+        for name in used.keys() & failures.keys():
+            raise failures[name]
         local = await self._read(run, used, types, checked)
         export = run.directory / "result.parquet"
         result = await self.execution.run(
@@ -316,12 +317,29 @@ class QueryService:
         run.row_count = result.row_count
         return await self._answer(run, result, export, scratch_prefix)
 
-    async def _columns(self, caller: QueryCaller, relation: BoundRelation, directory: Path) -> Columns | None:
-        columns = self._schemas.known(relation)
-        if columns is not None:
-            return columns
-        async with self.slots.engine(caller, 0):
-            return await self._schemas.read(relation, directory)
+    async def _describe(
+        self, caller: QueryCaller, relations: Mapping[str, BoundRelation], directory: Path
+    ) -> tuple[dict[str, Columns], dict[str, TraceError]]:
+        """Columns of the relations, and why those of some are not known. A broken file of one dataset is no error of a
+        query that only has its name somewhere in the text."""
+        columns: dict[str, Columns] = {}
+        failures: dict[str, TraceError] = {}
+        for name, relation in relations.items():
+            listed = self._schemas.known(relation)
+            if listed is None:
+                try:
+                    listed = await self._schemas.read(relation, directory, self.slots.engine(caller, 0))
+                except TraceError as error:
+                    if error.retryable:
+                        raise
+                    failures[name] = error
+                    continue
+            if listed is None:
+                message = f"Nothing of the dataset {name} has been committed yet."
+                failures[name] = TraceError("dataset_not_committed", message)
+            else:
+                columns[name] = listed
+        return columns, failures
 
     async def _read(
         self, run: _Run, used: Mapping[str, BoundRelation], columns: Mapping[str, Columns], checked: GateResult

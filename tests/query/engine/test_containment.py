@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import random
 import signal
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +18,7 @@ from tests.query.engine.conftest import SMALL, Engine, answer, relation_of, stor
 from tests.sandbox.conftest import descendants
 from tests.sandbox.test_endings import is_running, until
 from tracelake.errors import TraceError
-from tracelake.query.engine.requests import MIB, EngineLimits, EngineQuery, Relation
+from tracelake.query.engine.requests import FAILURES, MIB, EngineLimits, EngineQuery, Relation
 from tracelake.query.engine.server import EngineServer
 
 ENDLESS = "SELECT sum(a.i * b.i) FROM range(10_000_000) a(i), range(10_000_000) b(i)"
@@ -191,6 +193,45 @@ def test_hostile_files_are_contained(engine: Engine, tmp_path: Path) -> None:
             engine.ask("SELECT sum(a), min(s), max(s) FROM r", relations=relations, limits=SMALL)
         assert caught.value.code == "query_file_invalid", path.name
         assert caught.value.message == caught.value.kind.message
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_footers_that_lie_are_contained(engine: Engine, tmp_path: Path, seed: int) -> None:
+    """Counts, sizes, offsets, types and encodings, changed at random: an answer or a code, within the limits."""
+    whole = tmp_path / "whole"
+    pq.write_table(VALID.slice(0, 2000), whole, row_group_size=500)
+    content = whole.read_bytes()
+    start = len(content) - 8 - struct.unpack("<I", content[-8:-4])[0]
+    chance = random.Random(seed)
+    queries = []
+    for number in range(8):
+        lying = bytearray(content)
+        for _ in range(chance.choice((1, 1, 3, 10))):
+            lying[chance.randrange(start, len(content) - 8)] = chance.randrange(256)
+        path = tmp_path / f"lying_{number}"
+        path.write_bytes(bytes(lying))
+        queries.append(
+            EngineQuery(
+                sql="SELECT count(*), sum(a), min(s), max(s) FROM r",
+                relations={"r": relation_of(path)},
+                limits=EngineLimits(deadline_seconds=5.0, memory_bytes=128 * MIB, threads=1),
+            )
+        )
+
+    async def ask_all() -> list[Any]:
+        return await asyncio.gather(*(answer(engine.server, query) for query in queries), return_exceptions=True)
+
+    for outcome in engine.runner.run(ask_all()):
+        if isinstance(outcome, TraceError):
+            assert outcome.code in FAILURES | {"query_timeout"}
+            assert (outcome.message, outcome.details) == (outcome.kind.message, {})
+        else:
+            assert isinstance(outcome, tuple), outcome
+
+
+def test_thousands_of_row_groups_are_read(engine: Engine, tmp_path: Path) -> None:
+    relation = store(tmp_path / "groups", pa.table({"a": list(range(3000))}), row_group_size=1)
+    assert engine.value("SELECT sum(a) FROM r", relations={"r": relation}) == sum(range(3000))
 
 
 def test_deep_nesting_is_contained(engine: Engine, tmp_path: Path) -> None:
