@@ -57,6 +57,12 @@ class Person:
             check=False,
         )
 
+    @property
+    def running_queries(self) -> float:
+        """Those of anybody; reading the catalog is none."""
+        metric = next(iter(self.service.application.metrics.running_queries.collect()))
+        return metric.samples[0].value
+
     def outcomes(self) -> list[str]:
         return [entry["outcome"] for entry in self.service.audits(self.flow.org)]
 

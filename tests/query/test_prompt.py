@@ -91,7 +91,7 @@ def test_ctrl_c_cancels_the_query_at_the_service(person: Person) -> None:
     with person.open() as terminal:
         terminal.wait_for("trace>")
         terminal.send(SLOW + ";" + ENTER)
-        wait_until(lambda: bool(person.service.running), "the query to run")
+        wait_until(lambda: person.running_queries > 0, "the query to run")
         terminal.send(CTRL_C)
         terminal.wait_for("Canceled.")
         wait_until(lambda: not person.service.running, "the query to end")
@@ -108,7 +108,7 @@ def test_ctrl_c_cancels_the_query_at_the_service(person: Person) -> None:
 def test_ctrl_c_cancels_a_query_of_the_command_line(person: Person) -> None:
     before = len(person.outcomes())
     with person.open(SLOW) as terminal:
-        wait_until(lambda: bool(person.service.running), "the query to run")
+        wait_until(lambda: person.running_queries > 0, "the query to run")
         terminal.send(CTRL_C)
         assert terminal.wait_for_end() == 130
         assert "Canceled." in terminal.text
