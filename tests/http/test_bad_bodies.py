@@ -115,6 +115,29 @@ ENDPOINTS = [
     Endpoint("internal", "/internal/task-inputs", lambda t: t.body(), SERVICE),
     Endpoint(
         "internal",
+        "/internal/batch-query-submit",
+        lambda t: {
+            "org": "nobody",
+            "subject": "user",
+            "query_id": NOWHERE,
+            "sql": "SELECT 1 AS n",
+            "relations": [],
+            "sql_sha256": "0" * 64,
+        },
+        SERVICE,
+    ),
+    *(
+        Endpoint(
+            "internal",
+            f"/internal/batch-query-{what}",
+            lambda t: {"org": "nobody", "subject": "user", "query_id": NOWHERE},
+            SERVICE,
+        )
+        for what in ("show", "cancel")
+    ),
+    Endpoint("internal", "/internal/batch-query-list", lambda t: {"org": "nobody", "subject": "user"}, SERVICE),
+    Endpoint(
+        "internal",
         "/internal/query-audit",
         lambda t: {
             "run_id": NOWHERE,

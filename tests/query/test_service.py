@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.http.support import fresh
+from tests.query.batch_support import COLUMNS, Person, claimed, write_result
 from tests.query.support import FILES, ServiceHarness, blocks_table, commit_blocks, parquet, wait_until
 from tests.routing.support import Flow
 from tests.sink.flow import BufferFlow
@@ -326,3 +327,42 @@ def test_probes_and_metrics(service: ServiceHarness) -> None:
         assert service.call(Listener.QUERY, "GET", path, None, {}).body["status"] == "ok"
     raw = service.dispatcher.run(service.ask_async(Listener.QUERY, "GET", "/metrics", None, {}))
     assert b"trace_queries_total" in raw.body
+
+
+def test_a_batch_query_is_accepted_followed_and_downloaded_by_its_owner(service: ServiceHarness, flow: Flow) -> None:
+    def call(method: str, path: str, subject: str = "ann", role: str = "reader", org: str = flow.org) -> Any:
+        return service.call(Listener.QUERY, method, path, None, service.user_headers(org, subject, role))
+
+    sql = "SELECT count(*) AS n FROM blocks WHERE block_number > $low"
+    low = {"low": {"type": "int64", "value": 5}}
+    accepted = service.query(flow.org, sql, mode="batch", parameters=low)
+    assert (accepted.status, accepted.body["state"]) == (202, "queued")
+    path = f"/v1/query/{accepted.body['query_id']}"
+    ann = Person(flow)
+    task = ann.task_of(accepted.body["query_id"])
+    write_result(ann, task, claimed(ann, task))
+    done = call("GET", path).body
+    assert (done["state"], done["row_count"], done["columns"]) == ("done", 7, COLUMNS)
+    (download,) = done["downloads"]
+    assert download["url"].startswith("https://store.test/")
+    assert f"/{task}/1/" in download["url"]
+
+    assert call("GET", path, "bob").code == call("DELETE", path, "bob").code == "query_forbidden"
+    assert call("GET", path, "bob", "admin").status == 200
+    for method in ("GET", "DELETE"):
+        assert call(method, path, "ann", "admin", org=fresh("stranger")).code == "query_not_found"
+    assert [item["query_id"] for item in call("GET", "/v1/query").body["queries"]] == [done["query_id"]]
+    assert call("GET", "/v1/query", "bob").body["queries"] == []
+    assert call("DELETE", path).body == {"query_id": done["query_id"], "canceled": False}
+
+    refusals: dict[str, dict[str, Any]] = {
+        "query_not_allowed": {"sql": "DROP TABLE blocks"},
+        "query_unknown_relation": {"sql": "SELECT * FROM block"},
+        "query_parameter": {"sql": sql},
+        "body_invalid": {"sql": sql, "parameters": low, "format": "arrow"},
+    }
+    for code, fields in refusals.items():
+        refused = service.query(flow.org, mode="batch", **fields)
+        assert (refused.status, refused.code) == (422, code)
+    outcomes = wait_until(lambda: len(listed := service.audits(flow.org)) == 6 and [item["outcome"] for item in listed])
+    assert outcomes == ["submitted", "ok", *refusals]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.dispatcher.test_collector import published
+from tests.query.batch_support import Person
 from tests.retention.test_history import DAY, collect, start
 from tests.routing.support import Flow
 from tests.support import dags
@@ -214,8 +215,12 @@ def flow(state_dsn: str, queue_dsn: str, tmp_path: Path) -> Iterator[Flow]:
 
 def generations(flow: Flow, number: int) -> list[str]:
     """So many versions, each with a committed unit of a generation of its own; where their files are."""
+    return generations_after(flow, 0, number)
+
+
+def generations_after(flow: Flow, first: int, number: int) -> list[str]:
     prefixes = []
-    for version in range(number):
+    for version in range(first, number):
         flow.deploy(FILES.format(number=version))
         if not version:
             flow.trigger("files", "src", range={"start": 0, "end": 9})
@@ -253,6 +258,19 @@ def test_files_go_after_their_rows_and_a_crash_in_between_is_made_good(
     assert not flow.harness.sql("SELECT FROM removed_prefixes")
     assert not flow.harness.sql("SELECT FROM nodes WHERE retired_at IS NOT NULL")
     assert collect(flow) == {}
+
+
+def test_a_generation_stays_while_a_batch_query_reads_it(flow: Flow) -> None:
+    first = generations(flow, 1)
+    ann = Person(flow)
+    query, _ = ann.submitted()
+    prefixes = first + generations_after(flow, 1, 5)
+    flow.harness.advance(2 * DAY)
+    collect(flow)
+    assert [files(flow, prefix) for prefix in prefixes] == [2, 0, 0, 2, 2]
+    ann.cancel(query)
+    collect(flow)
+    assert files(flow, prefixes[0]) == 0
 
 
 def test_one_can_go_back_to_what_is_kept_and_build_anew_what_is_gone(flow: Flow) -> None:

@@ -45,13 +45,27 @@ jobs:
     operator: decode_logs
     execution_strategy: PerPartition
     inputs: [{from: {job: ingest, output_index: 2}}]
+  - name: totals
+    activation: reactive
+    operator: spark_sql
+    execution_strategy: PerPartition
+    config: {query: "SELECT block_number, count(*) AS transfers FROM transfers GROUP BY block_number"}
+    inputs: [{from: {job: decode}}]
 publish:
   blocks: {from: {job: ingest, output_index: 0}, storage: s3}
   transactions: {from: {job: ingest, output_index: 1}, storage: s3}
   logs: {from: {job: ingest, output_index: 2}, storage: s3}
   transfers: {from: {job: decode}, storage: s3}
+  block_totals:
+    from: [{job: totals}]
+    storage: postgres
+    write_mode: buffered
+    schema:
+      columns: [{name: block_number, type: int64, nullable: false}, {name: transfers, type: int64}]
+      unique: [block_number]
 """
 SETTINGS = {
+    "query_service": "true",
     "spark_master": "local[2]",
     "lease_seconds": "6",
     "heartbeat_seconds": "1",
@@ -64,7 +78,8 @@ SETTINGS = {
 TASK = """
     SELECT t.task_id::text, t.status, t.attempt, t.error FROM tasks t JOIN jobs j USING (job_id)
     WHERE j.name = $1 AND t.unit->>'partition_key' = $2"""
-KEYS = ("passw0rd", "k3y-of-mine", "t0ken")
+KEYS = ("passw0rd", "k3y-of-mine", "t0ken", "unspok3n")
+"""What no log and no command may print."""
 BLOCKS = 40
 """Of each unit."""
 
@@ -184,6 +199,48 @@ def assert_complete(stack: PipelineStack, units: int) -> None:
     assert set(tables["transfers"]["block_number"].to_pylist()) <= set(tables["logs"]["block_number"].to_pylist())
 
 
+def check_batch_queries(stack: PipelineStack) -> None:
+    """What a person asks of Spark: over files and tables, answered, refused, failed and canceled."""
+    assert stack.stack.query_url is not None
+    rows = stack.committed()["transfers"]
+    merged = "query 'SELECT coalesce(sum(transfers), 0)::BIGINT FROM block_totals'"
+    stack.wait_until(lambda: stack.trace(merged)["rows"] == [[rows.num_rows]], "the table of all units")
+    result = stack.files / "result.parquet"
+    stack.shell(
+        "trace query --batch 'SELECT block_number, count(*) AS n, max(t.transfers) AS total FROM transfers"
+        " JOIN block_totals t USING (block_number) WHERE block_number >= $low GROUP BY block_number"
+        f" ORDER BY block_number DESC' --param low:int64=50 --output {result}"
+    )
+    table = pq.read_table(result)
+    counts = {number: 0 for number in sorted(rows["block_number"].to_pylist(), reverse=True) if number >= 50}
+    for number in rows["block_number"].to_pylist():
+        if number in counts:
+            counts[number] += 1
+    assert table.column("block_number").to_pylist() == list(counts), "in the order of the query"
+    assert table.column("n").to_pylist() == table.column("total").to_pylist() == list(counts.values())
+
+    failed = stack.shell("trace query --batch 'SELECT block_number / 0 AS unspok3n FROM logs' 2>&1 | cat")
+    assert "query_division_by_zero" in failed
+    endless = "SELECT count(*) AS n FROM logs a" + "".join(
+        f" JOIN logs {name} ON a.log_index * 0 = {name}.log_index * 0" for name in "bcde"
+    )
+    query_id = stack.shell(f"trace query --batch --detach '{endless}'").strip()
+
+    def state() -> str:
+        text = stack.shell(f"trace query --status {query_id} --json", fine=(0, 1))
+        return str(json.loads(text)["state"])
+
+    stack.wait_until(lambda: state() == "running", "the batch query to run")
+    stack.shell(f"trace query --cancel {query_id}")
+    stack.wait_until(lambda: state() == "canceled", "the batch query to be canceled")
+    assert stack.shell("trace query --list").count("done") == 1
+    entries = stack.trace("audit --queries")["entries"][::-1]
+    submitted = [entry["query_id"] for entry in entries if entry["outcome"] == "submitted"]
+    outcomes = [entry["outcome"] for entry in entries if entry["query_id"] in submitted]
+    expected = ["ok", "query_division_by_zero", "query_canceled"]
+    assert outcomes == [outcome for end in expected for outcome in ("submitted", end)]
+
+
 def test_a_range_becomes_files_whatever_goes_away(stack: PipelineStack) -> None:
     """One story, since a stack takes long to start: each part finds the datasets as the one before has left them."""
     stack.deploy("flows", DAG)
@@ -227,6 +284,8 @@ def test_a_range_becomes_files_whatever_goes_away(stack: PipelineStack) -> None:
     assert repeated is not None
     assert repeated["attempt"] > 1, "the lost attempt was repeated"
     assert_complete(stack, 5)
+
+    check_batch_queries(stack)
 
     logs = "".join(path.read_text(errors="replace") for path in stack.home.root.rglob("*.log"))
     assert logs

@@ -23,6 +23,7 @@ from tracelake.errors import TraceError
 
 __all__ = [
     "CATALOGUE",
+    "DOCUMENT_OPERATORS",
     "NoopConfig",
     "OperatorConfig",
     "OperatorSpec",
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 CATALOGUE: dict[str, OperatorSpec] = {spec.name: spec for spec in SPECS}
+DOCUMENT_OPERATORS = {name: spec for name, spec in CATALOGUE.items() if not spec.internal}
+"""Those that a job of a DAG can name."""
 
 
 def read_config(operator: str, config: dict[str, Any]) -> OperatorConfig:

@@ -10,6 +10,7 @@ from tracelake.catalogue.evm import SPEC as EVM_INGEST
 from tracelake.catalogue.integrity import SPEC as INTEGRITY_CHECK
 from tracelake.catalogue.spec import WORKERS, OperatorConfig, OperatorSpec
 from tracelake.catalogue.sql.config import SPEC as SPARK_SQL
+from tracelake.catalogue.sql.query_config import SPEC as QUERY
 from tracelake.model.runtime import DISPATCHER, LAMBDA
 
 Blocks = Annotated[int, Meta(ge=1, le=2**62)]
@@ -64,6 +65,7 @@ SPECS = (
         control=True,
         fills_tables=True,
     ),
+    QUERY,
     OperatorSpec(
         "range_aggregator",
         RangeAggregatorConfig,

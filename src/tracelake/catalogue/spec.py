@@ -83,6 +83,9 @@ class OperatorSpec:
     trusted: bool = False
     """It runs the platform's own code and treats users' text as data: tasks of several orgs may share a process."""
 
+    internal: bool = False
+    """The platform makes its tasks, and no document may name it."""
+
     def runs_on(self, runtime: str) -> bool:
         if runtime == DISPATCHER and not self.control:
             return False

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from tracelake.cli.batch_query import batch_options
 from tracelake.cli.export import check_target
 from tracelake.cli.query_output import ENDINGS
 from tracelake.cli.query_runner import QueryRunner
@@ -32,6 +33,7 @@ _SHOWN_ROWS = 200
               help="A value for $NAME, like low:int64=5, since:timestamp=2026-03-01T00:00:00Z or who:bytes=0xff. "
               "Can be repeated.")  # fmt: skip
 @user_command
+@batch_options
 def command(
     session: Session,
     sql: str | None,
@@ -60,6 +62,7 @@ def command(
       trace query 'SELECT * FROM transfers WHERE block_number > $low' --param low:int64=17000000
       trace query "SELECT * FROM hourly_flows" --output flows.parquet
       trace query "SELECT * FROM large_transfers" --format csv | head
+      trace query --batch "SELECT token, sum(amount) AS total FROM transfers GROUP BY token" --output totals.parquet
 
     Exit status: 0 if every query was answered, 1 if not, 130 after Ctrl-C.
     """

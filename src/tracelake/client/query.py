@@ -19,6 +19,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
+from uuid import UUID
 
 import msgspec
 
@@ -27,10 +28,12 @@ from tracelake.client.http import HttpClient, HttpReply
 from tracelake.client.stack import NoStackError, Stack, find_stack
 from tracelake.client.user import UserClient, user_credential
 from tracelake.wire import routes
+from tracelake.wire.batch_query import BatchQueriesPage, BatchQueryReply
 from tracelake.wire.query import (
     CancelQueryReply,
     CatalogReply,
     ParameterValue,
+    QueryMode,
     QueryReply,
     QueryRequest,
 )
@@ -46,6 +49,7 @@ _DOWNLOAD_SECONDS = 600.0
 _DOWNLOAD_PART = 1024 * 1024
 
 _replies = msgspec.json.Decoder(QueryReply)
+_batch_replies = msgspec.json.Decoder(BatchQueryReply)
 
 PlainValue = bool | int | float | str | bytes | Decimal | date | datetime | None
 
@@ -81,6 +85,18 @@ class QueryClient:
         reply: HttpReply = await self._client.exchange(routes.QUERY, request)
         return QueryResult(decode(_replies, reply.summary or b""), reply.body)
 
+    async def submit(self, request: QueryRequest) -> BatchQueryReply:
+        """Submits a request whose mode is `batch`."""
+        reply: HttpReply = await self._client.exchange(routes.QUERY, request)
+        return decode(_batch_replies, reply.body)
+
+    async def show(self, query_id: UUID) -> BatchQueryReply:
+        """A batch query as far as it is."""
+        return await self._client.call(routes.SHOW_QUERY, query_id=query_id)
+
+    async def list_own(self, limit: int | None = None, cursor: UUID | None = None) -> BatchQueriesPage:
+        return await self._client.call(routes.LIST_OWN_QUERIES, limit=limit, cursor=cursor)
+
     async def catalog(self) -> CatalogReply:
         return await self._client.call(routes.SHOW_CATALOG)
 
@@ -94,14 +110,19 @@ def query(
     *,
     limit: int | None = None,
     timeout_seconds: int | None = None,
+    mode: QueryMode = "interactive",
     home: Path | None = None,
     token_file: Path | None = None,
 ) -> "pa.Table":
     """Runs a query on the running stack of `home` (TRACE_HOME, else ~/.trace) and returns the whole result.
 
     The token is that of the file, else TRACE_TOKEN, else the stack's admin token. Works in a notebook, too: the event
-    loop that runs there is not used.
+    loop that runs there is not used. With `mode="batch"` the SQL is Spark's, and the call waits for the query to end.
     """
+    if mode == "batch":
+        from tracelake.client.batch_query import submit_query
+
+        return submit_query(sql, parameters, limit=limit, home=home, token_file=token_file).table()
     request = QueryRequest(
         sql=sql,
         parameters=to_parameters(parameters or {}),

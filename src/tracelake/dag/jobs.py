@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tracelake.catalogue import CATALOGUE, OperatorSpec, UdfConfig, read_config
+from tracelake.catalogue import DOCUMENT_OPERATORS, OperatorSpec, UdfConfig, read_config
 from tracelake.catalogue.spec import ConfigFieldError
 from tracelake.dag.columns import check_column
 from tracelake.dag.draft import Draft, JobDraft, PublishDraft
@@ -109,10 +109,12 @@ def _check_time_zone(name: str, place: DocumentPlace) -> None:
 
 def _operator(job: JobDraft) -> OperatorSpec | None:
     name = job.record.get("operator")
-    spec = CATALOGUE.get(name) if name is not None else None
+    spec = DOCUMENT_OPERATORS.get(name) if name is not None else None
     if name is not None and spec is None:
         place = job.record.at("operator")
-        hint = place.problems.did_you_mean(name, CATALOGUE) or f"There are {one_of(sorted(CATALOGUE))}."
+        hint = (
+            place.problems.did_you_mean(name, DOCUMENT_OPERATORS) or f"There are {one_of(sorted(DOCUMENT_OPERATORS))}."
+        )
         place.problem("unknown_operator", f"There is no operator {shown(name)}.", hint)
     return spec
 

@@ -8,6 +8,11 @@ from typing import Any
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.actions import UserActions
+from tracelake.dispatcher.batch_queries.outcomes import BATCH as QUERIES_BATCH
+from tracelake.dispatcher.batch_queries.outcomes import QueryOutcomes
+from tracelake.dispatcher.batch_queries.query_job import QueryJobs
+from tracelake.dispatcher.batch_queries.states import BatchQueries
+from tracelake.dispatcher.batch_queries.submission import BatchSubmissions
 from tracelake.dispatcher.buffers.artifact_retention import PAGE as ARTIFACTS_PAGE
 from tracelake.dispatcher.buffers.artifact_retention import ArtifactCollector
 from tracelake.dispatcher.buffers.commits import BufferCommits
@@ -90,6 +95,7 @@ from tracelake.wire.contract import DISPATCHER_LISTENERS, Principal, Route
 
 COLLECT_SECONDS = 60.0
 RETENTION_SECONDS = 600.0
+QUERIES_SECONDS = 30.0
 GAUGE_SECONDS = 5.0
 BUILD_SECONDS = 1.0
 SOURCES_SECONDS = 1.0
@@ -205,6 +211,7 @@ class Dispatcher:
         self.artifacts = ArtifactCollector(store, objects, config)
         self.uploads = UploadCollector(store, objects, config)
         self.retention = Retention(store, objects, config)
+        self.query_outcomes = QueryOutcomes(store, config)
         self.gauges = Gauges(store, queue, metrics, self.pressure)
 
         # Who answers calls
@@ -235,6 +242,21 @@ class Dispatcher:
             ids=ids,
             tracing=self.tracing,
             quotas=self.quotas,
+        )
+        self.batch_queries = BatchQueries(
+            store=store,
+            group=self.group,
+            submissions=BatchSubmissions(
+                store=store,
+                jobs=QueryJobs(store, definitions, config),
+                writer=self.writer,
+                config=config,
+                metrics=metrics,
+                quotas=self.quotas,
+                on_outbox=self._wake,
+            ),
+            outcomes=self.query_outcomes,
+            config=config,
         )
         self.documents = FairReader(ports.documents, config)
         self.deployments = Deployments(store, config, self._deployed, self.documents, quotas=self.quotas)
@@ -278,6 +300,7 @@ class Dispatcher:
             self.documents,
             self.retention,
             QuotaAdmin(store, self.quotas),
+            self.batch_queries,
         )
         users = UserEndpoints(
             store=store,
@@ -343,6 +366,7 @@ class Dispatcher:
             loop("artifacts", self.artifacts.run_once, COLLECT_SECONDS, ARTIFACTS_PAGE),
             loop("uploads", self.uploads.run_once, COLLECT_SECONDS, UPLOADS_PAGE),
             loop("retention", self.retention.run_once, RETENTION_SECONDS, RETENTION_BATCH),
+            loop("queries", self.query_outcomes.run_once, QUERIES_SECONDS, QUERIES_BATCH),
             loop("gauges", self.gauges.run_once, GAUGE_SECONDS),
         ]
 

@@ -52,6 +52,12 @@ class DispatcherConfig:
     attempt_retention_days: int
     task_retention_days: int
     query_audit_retention_days: int
+    query_batch_seconds: int
+    query_batch_running: int
+    query_batch_user_open: int
+    query_batch_org_open: int
+    query_batch_result_bytes: int
+    query_batch_retention_days: int
     kept_versions: int
     version_retention_days: int
     buffer_retention_days: int

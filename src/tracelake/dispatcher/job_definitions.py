@@ -184,7 +184,7 @@ async def register_job(store: Store, request: JobRequest, config: DispatcherConf
         org_id = await ensure_org(connection, request.org)
         # By name, so that two registrations that share datasets lock them in one order.
         by_name = sorted(enumerate(request.outputs), key=lambda item: item[1].name)
-        refs = [await _ensure_dataset(connection, org_id, index, spec) for index, spec in by_name]
+        refs = [await ensure_dataset(connection, org_id, index, spec) for index, spec in by_name]
         outputs = sorted(refs, key=lambda ref: ref.output_index)
         definition = [request.runtime, lease, timeout, max_attempts, outputs]
         definition_hash = digest(config_hash.encode(), msgspec.json.encode(definition))
@@ -217,7 +217,8 @@ async def ensure_org(connection: Connection, name: str) -> UUID:
     return org_id
 
 
-async def _ensure_dataset(connection: Connection, org_id: UUID, index: int, spec: DatasetSpec) -> OutputRef:
+async def ensure_dataset(connection: Connection, org_id: UUID, index: int, spec: DatasetSpec) -> OutputRef:
+    """The dataset of an output, made if it does not exist."""
     field = f"outputs[{index}]"
     await connection.execute(
         """WITH made AS (

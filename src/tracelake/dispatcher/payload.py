@@ -15,15 +15,20 @@ from tracelake.wire.units import JobRef, PayloadInput, StorageOut, TaskInput, Ta
 
 
 def build_payload(
-    task: Task, job: Job, inputs: list[TaskInput], layout: Layout, names: Callable[[UUID], str]
+    task: Task,
+    job: Job,
+    inputs: list[TaskInput],
+    layout: Layout,
+    names: Callable[[UUID], str],
+    config: str | None = None,
 ) -> TaskPayload:
-    """`names` gives the registered name of a dataset."""
+    """`names` gives the registered name of a dataset. `config` is the task's own, instead of its job's."""
     return TaskPayload(
         task_id=task.task_id,
         attempt=task.attempt,
         job=JobRef(dag_name=job.dag_name, name=job.name),
         operator=job.operator,
-        config=_config(job.config),
+        config=_config(job.config) if config is None else msgspec.json.decode(config),
         inputs=[name_input(item, names(item.dataset_uuid)) for item in inputs],
         outputs=[_output(output, task, job, layout) for output in job.outputs],
         traceparent=traceparent_of_attempt(task.traceparent, task.task_id, task.attempt),

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from tracelake.catalogue.sql.query_config import QUERY
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.artifacts import check_artifact, list_publications
 from tracelake.dispatcher.audit import record_query
@@ -33,6 +34,7 @@ from tracelake.dispatcher.engine.plan import EventReceipt, NewTask, wake_of
 from tracelake.dispatcher.engine.routing.directory import EdgeDirectory
 from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.dispatcher.engine.tables.batch_rows import find_pinned
+from tracelake.dispatcher.engine.tables.query_rows import load_configs, read_pin
 from tracelake.dispatcher.engine.transaction import decode_inputs
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
@@ -153,7 +155,7 @@ class DispatcherService:
                 lease_token=task.lease_token,
                 lease_expires_at=task.lease_expires_at,
                 capability_token=self.mint.mint(task, job, inputs, self.clock.now()),
-                task=build_payload(task, job, inputs, self.config.layout, self.definitions.dataset_name),
+                task=build_payload(task, job, inputs, self.config.layout, self.definitions.dataset_name, answer.config),
                 always_on=_is_always_on(job),
                 pause=answer.paused,
                 org=job.org,
@@ -169,9 +171,13 @@ class DispatcherService:
 
     async def fetch(self, task_id: UUID) -> FetchReply:
         task, job, inputs, _ = await self._read(task_id)
+        config = None
+        if job.operator == QUERY:
+            async with self.store.connection() as connection:
+                config = (await load_configs(connection, [task_id])).get(task_id)
         return FetchReply(
             status=task.status.value,
-            task=build_payload(task, job, inputs, self.config.layout, self.definitions.dataset_name),
+            task=build_payload(task, job, inputs, self.config.layout, self.definitions.dataset_name, config),
         )
 
     async def token(self, body: TokenRequest) -> TokenReply:
@@ -292,7 +298,12 @@ class DispatcherService:
             if Storage.BUFFERED in grants[generation].storage:
                 columns = await list_columns(connection, generation, task.job_id)
                 return FilesReply(units=[], columns=columns, schema=schema)
-            return await list_files(connection, generation, body.start, body.end, body.after, body.as_of)
+            as_of = body.as_of
+            if job.operator == QUERY:
+                as_of = await read_pin(connection, task.task_id, generation)
+                if as_of is None:
+                    raise fenced(task)
+            return await list_files(connection, generation, body.start, body.end, body.after, as_of)
 
     async def credentials(self, claims: VerifiedClaims, body: CredentialsRequest) -> CredentialsReply:
         _check_token(claims, body)

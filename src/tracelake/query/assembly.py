@@ -13,6 +13,7 @@ from tracelake.http.app import ListenerApp
 from tracelake.http.rates import RateLimiter
 from tracelake.http.router import Router
 from tracelake.ports import ObjectStore
+from tracelake.query.batch import BatchQueryFront
 from tracelake.query.broker import TableBroker
 from tracelake.query.control import ControlPlane
 from tracelake.query.credentials import MetricsSecret, QueryGatekeeper, TaskTokens, served_keys
@@ -108,7 +109,8 @@ class QueryApplication:
             rates=RateLimiter(config.user_rate_per_second, config.user_rate_burst),
             metrics=self.metrics,
         )
-        endpoints = QueryEndpoints(self.service, self.metrics, self._check).endpoints()
+        batch = BatchQueryFront(self.control, ports.gate, self.exports, self.service.slots, self.metrics)
+        endpoints = QueryEndpoints(self.service, batch, self.metrics, self._check).endpoints()
         self.apps = {
             listener: ListenerApp(
                 listener.value,

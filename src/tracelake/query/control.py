@@ -17,6 +17,14 @@ import msgspec
 from tracelake.errors import TraceError
 from tracelake.model.backoff import Backoff
 from tracelake.wire import routes
+from tracelake.wire.batch_query import (
+    BatchCanceled,
+    BatchListRequest,
+    BatchQueriesPage,
+    BatchQueryRecord,
+    BatchQueryRef,
+    BatchSubmission,
+)
 from tracelake.wire.contract import Route
 from tracelake.wire.platform import DatasetFilesRequest
 from tracelake.wire.query import (
@@ -100,6 +108,18 @@ class ControlPlane:
                 return files
             request = msgspec.structs.replace(request, page=reply.next)
 
+    async def submit_batch(self, submission: BatchSubmission) -> BatchQueryRecord:
+        return await self._ask(routes.SUBMIT_BATCH_QUERY, submission)
+
+    async def show_batch(self, ref: BatchQueryRef) -> BatchQueryRecord:
+        return await self._ask(routes.SHOW_BATCH_QUERY, ref)
+
+    async def cancel_batch(self, ref: BatchQueryRef) -> BatchCanceled:
+        return await self._ask(routes.CANCEL_BATCH_QUERY, ref)
+
+    async def list_batches(self, request: BatchListRequest) -> BatchQueriesPage:
+        return await self._ask(routes.LIST_BATCH_QUERIES, request)
+
     async def record(self, record: QueryAuditRecord) -> None:
         """Returns when the record is stored; raises if it cannot be."""
         await self._ask(routes.RECORD_QUERY, record)
@@ -139,7 +159,7 @@ class ControlPlane:
         try:
             return await self._calls.call(route, body)
         except TraceError as error:
-            if error.status in (401, 403):  # our own credential, not the caller's
+            if error.status in (401, 403) and error.code not in route.errors:  # our own credential, not the caller's
                 logger.error("the Dispatcher refuses the service token", extra={"code": error.code})
                 raise TraceError("store_unavailable") from error
             raise

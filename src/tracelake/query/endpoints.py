@@ -7,11 +7,19 @@ import msgspec
 
 from tracelake import __version__
 from tracelake.http.router import Endpoint, HttpRequest, RawReply, answer
+from tracelake.query.batch import BatchQueryFront
 from tracelake.query.metrics import QueryMetrics
 from tracelake.query.service import QueryAnswer, QueryService
 from tracelake.wire import platform, routes
 from tracelake.wire.contract import JSON
-from tracelake.wire.query import MEDIA_TYPES, SUMMARY_HEADER, QueryReply, QueryRequest, TaskQueryRequest
+from tracelake.wire.query import (
+    MEDIA_TYPES,
+    SUMMARY_HEADER,
+    CancelQueryReply,
+    QueryReply,
+    QueryRequest,
+    TaskQueryRequest,
+)
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -19,6 +27,7 @@ _ENCODER = msgspec.json.Encoder()
 @dataclass(frozen=True, slots=True)
 class QueryEndpoints:
     service: QueryService
+    batch: BatchQueryFront
     metrics: QueryMetrics
     check: Callable[[], Awaitable[dict[str, str]]]
     """Readiness by part: `ok` or `unavailable`."""
@@ -29,14 +38,26 @@ class QueryEndpoints:
             answer(routes.QUERY, self._query, ends_with_caller=True),
             answer(routes.QUERY_AS_TASK, self._query_as_task, ends_with_caller=True),
             answer(routes.SHOW_CATALOG, lambda r: service.catalog(r.user_claims), ends_with_caller=True),
-            answer(routes.CANCEL_QUERY, lambda r: service.cancel(r.user_claims, r["query_id"])),
+            answer(routes.LIST_OWN_QUERIES, lambda r: self.batch.list_own(r.user_claims, r["limit"], r["cursor"])),
+            answer(routes.SHOW_QUERY, lambda r: self.batch.show(r.user_claims, r["query_id"])),
+            answer(routes.CANCEL_QUERY, self._cancel),
             answer(routes.HEALTHZ, self._healthz),
             answer(routes.READYZ, self._readyz),
             answer(routes.METRICS, self._metrics),
         ]
 
     async def _query(self, request: HttpRequest[QueryRequest]) -> QueryReply | RawReply:
+        if request.body.mode == "batch":
+            accepted = await self.batch.submit(request.user_claims, request.body)
+            return RawReply(_ENCODER.encode(accepted), JSON, 202)
         return _reply(await self.service.query(request.user_claims, request.body), request.body.format)
+
+    async def _cancel(self, request: HttpRequest[None]) -> CancelQueryReply:
+        """An interactive query of the caller, if one of that id runs in this process; otherwise a batch query."""
+        user, query_id = request.user_claims, request["query_id"]
+        if self.service.runs(user, query_id):
+            return await self.service.cancel(user, query_id)
+        return await self.batch.cancel(user, query_id)
 
     async def _query_as_task(self, request: HttpRequest[TaskQueryRequest]) -> QueryReply | RawReply:
         return _reply(await self.service.query_as_task(request.task_claims, request.body), request.body.format)

@@ -6,7 +6,7 @@ while, and is deleted afterwards by this service: its name tells when it was mad
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +16,7 @@ from uuid import UUID
 from tracelake.errors import StoreUnavailableError
 from tracelake.ports import FileTransfer, ObjectStore, UrlSigner
 from tracelake.wire.query import ResultDownload
+from tracelake.wire.task_calls import DataFile
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,15 @@ class ResultExports:
         expires_at = self.now() + timedelta(seconds=self.download_seconds)
         (url,) = self.transfer.sign([uri], create=False, seconds=self.download_seconds)
         return ResultDownload(url=url, expires_at=expires_at, size_bytes=size)
+
+    def for_owner(self, files: Sequence[DataFile]) -> list[ResultDownload]:
+        """Addresses of the files of a batch query's result, valid from now on for a while."""
+        expires_at = self.now() + timedelta(seconds=self.download_seconds)
+        urls = self.transfer.sign([file.uri for file in files], create=False, seconds=self.download_seconds)
+        return [
+            ResultDownload(url=url, expires_at=expires_at, size_bytes=file.size)
+            for url, file in zip(urls, files, strict=True)
+        ]
 
     def _upload(self, result: Path, uri: str) -> int:
         return self.transfer.upload(result, uri).size

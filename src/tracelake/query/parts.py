@@ -39,3 +39,9 @@ class SqlGate(Protocol):
     ) -> GateResult:
         """Checks the query off the event loop. Raises TraceError with the position in the text."""
         ...
+
+    async def check_batch(
+        self, org: str, sql: str, parameters: Mapping[str, QueryParameter], relations: Sequence[str]
+    ) -> list[str]:
+        """The relations that a batch query reads. Raises TraceError."""
+        ...

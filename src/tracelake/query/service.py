@@ -180,6 +180,9 @@ class QueryService:
 
         return await self._perform(run, list_relations, scratch_prefix=claims.s3.scratch_prefix)
 
+    def runs(self, user: UserClaims, query_id: UUID) -> bool:
+        return (user.org, user.sub, query_id) in self._running
+
     async def cancel(self, user: UserClaims, query_id: UUID) -> CancelQueryReply:
         task = self._running.get((user.org, user.sub, query_id))
         if task is None:
@@ -391,7 +394,7 @@ class QueryService:
         return TraceError(
             "query_too_large",
             f"The query would read {size:,} bytes after pruning; an interactive query reads at most {limit:,}. Narrow"
-            " the range of block_number, or compute it in a job (`spark_sql`).",
+            " the range of block_number, or submit it in Spark SQL with `mode: batch` (`trace query --batch`).",
             input_bytes=size,
             limit_bytes=limit,
             suggestion="mode: batch",

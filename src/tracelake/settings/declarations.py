@@ -273,6 +273,12 @@ class Settings:
     query_download_seconds: int = integer(
         3600, "How long the address of an exported result is valid.", maximum=7 * 24 * 3600
     )
+    query_batch_seconds: int = integer(3600, "Time limit of one attempt at a batch query.", maximum=23 * 3600)
+    query_batch_running: int = integer(1, "Batch queries of an org that run at once; more wait.", maximum=1000)
+    query_batch_user_open: int = integer(10, "Batch queries of one person that have not ended; more get 429.")
+    query_batch_org_open: int = integer(50, "The same for one org.")
+    query_batch_result_bytes: int = integer(64 * _GIB, "The largest result of a batch query.")
+    query_batch_retention_days: int = integer(7, "How long a batch query that ended is kept, with its result.")
     query_cache_bytes: int = integer(
         20 * _GIB, "Files that the Query Service keeps; those that were used longest ago go first."
     )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_QUERY_CONTEXT = "== SQL"
 LINE_PATTERN = '{{"level":"%p","logger":"%c{{1}}","message":"%enc{{%m%notEmpty{{ %ex{{5}}}}}}{{JSON}}"}}%n'
 """How Java writes its log, for `str.format`; read again by `_log_line`."""
 _LEVELS = {
@@ -164,4 +165,5 @@ def _log_line(line: str) -> None:
         level, name, message = _LEVELS[record["level"]], f"spark.{record['logger']}", record["message"]
     except (ValueError, KeyError, TypeError):
         level, name, message = logging.WARNING, "spark", line
-    logging.getLogger(name).log(level, "%s", message[:_MOST_TEXT])
+    # Spark's errors end with the part of the query that they are about, which is not ours to keep.
+    logging.getLogger(name).log(level, "%s", message.partition(_QUERY_CONTEXT)[0][:_MOST_TEXT])

@@ -13,6 +13,7 @@ from tracelake.wire.units import Scalar, Unit
 MAX_SQL_CHARS = 100_000
 MAX_TIMEOUT_SECONDS = 3600
 
+QueryMode = Literal["interactive", "batch"]
 ResultFormat = Literal["json", "arrow", "csv", "parquet"]
 MEDIA_TYPES: dict[str, str] = {
     "json": "application/json",
@@ -47,6 +48,8 @@ class QueryRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
     timeout_seconds: Annotated[int, Meta(ge=1, le=MAX_TIMEOUT_SECONDS)] | None = None
     query_id: UUID | None = None
     """Chosen by the caller, to cancel the query while it runs; otherwise the service chooses one."""
+    mode: QueryMode = "interactive"
+    """`batch`: the SQL is Spark's, and the reply is 202 with the `query_id` of a query that runs by itself."""
 
 
 class TaskQueryRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Any, Literal
 
 from tracelake.wire import (
+    batch_query,
     buffers,
     bundles,
     claims,
@@ -203,6 +204,20 @@ LIST_RELATIONS = Route(
 LIST_TASK_INPUTS = Route(
     _SERVICE, "POST", "/internal/task-inputs", "What the current attempt of a task may query",
     query.TaskInputsRequest, query.TaskInputsReply, idempotency=_READ, errors=("task_not_found", "fenced"))
+SUBMIT_BATCH_QUERY = Route(
+    _SERVICE, "POST", "/internal/batch-query-submit", "Submit a batch query (idempotent by org and query_id)",
+    batch_query.BatchSubmission, batch_query.BatchQueryRecord,
+    errors=("dataset_not_committed", "query_id_taken", "query_unknown_relation", "quota_queued_tasks",
+            "quota_stored_bytes", "rate_limited"))
+SHOW_BATCH_QUERY = Route(
+    _SERVICE, "POST", "/internal/batch-query-show", "A batch query, with the files of its result",
+    batch_query.BatchQueryRef, batch_query.BatchQueryRecord, errors=("query_forbidden", "query_not_found"))
+CANCEL_BATCH_QUERY = Route(
+    _SERVICE, "POST", "/internal/batch-query-cancel", "Cancel a batch query",
+    batch_query.BatchQueryRef, batch_query.BatchCanceled, errors=("query_forbidden", "query_not_found"))
+LIST_BATCH_QUERIES = Route(
+    _SERVICE, "POST", "/internal/batch-query-list", "The batch queries of a person",
+    batch_query.BatchListRequest, batch_query.BatchQueriesPage, idempotency=_READ)
 RECORD_QUERY = Route(
     _SERVICE, "POST", "/internal/query-audit", "Record a query that ended (idempotent)",
     query.QueryAuditRecord, query.QueryAuditReply)
@@ -415,14 +430,20 @@ _QUERY_ERRORS = (
     "artifact_missing", "content_mismatch", "dataset_not_committed", "query_canceled", "query_failed", "query_id_taken",
     "query_out_of_memory", "query_timeout", "query_too_large")
 QUERY = Route(
-    _QUERY_READER, "POST", "/v1/query", "Query datasets with SQL",
+    _QUERY_READER, "POST", "/v1/query", "Query datasets with SQL, at once or (202) as a batch query",
     query.QueryRequest, query.QueryReply, idempotency=_READ, errors=_QUERY_ERRORS)
 SHOW_CATALOG = Route(
     _QUERY_READER, "GET", "/v1/query/catalog", "The datasets that can be queried, with their columns",
     NoneType, query.CatalogReply)
+LIST_OWN_QUERIES = Route(
+    _QUERY_READER, "GET", "/v1/query", "The caller's batch queries, newest first",
+    NoneType, batch_query.BatchQueriesPage, query=(p.limit(), p.CURSOR_UUID))
+SHOW_QUERY = Route(
+    _QUERY_READER, "GET", "/v1/query/{query_id}", "A batch query: its state, and its result once it is done",
+    NoneType, batch_query.BatchQueryReply, errors=("query_forbidden",))
 CANCEL_QUERY = Route(
-    _QUERY_READER, "DELETE", "/v1/query/{query_id}", "Cancel a running query of the caller",
-    NoneType, query.CancelQueryReply)
+    _QUERY_READER, "DELETE", "/v1/query/{query_id}", "Cancel a query of the caller",
+    NoneType, query.CancelQueryReply, errors=("query_forbidden",))
 QUERY_AS_TASK = Route(
     Access((Listener.QUERY_TASK,), Principal.TASK), "POST", "/v1/task/query", "Query the inputs of a task with SQL",
     query.TaskQueryRequest, query.QueryReply, idempotency=_READ, errors=_QUERY_ERRORS)

@@ -50,6 +50,13 @@ class EventsReply(msgspec.Struct, frozen=True, kw_only=True):
     events: list[EventAnswer]
 
 
+class ReportedColumn(Request, frozen=True, kw_only=True):
+    """A column of an output, with its type in the words of whoever wrote it."""
+
+    name: ShortText
+    type: Annotated[str, Meta(min_length=1, max_length=1000)]
+
+
 class OutputReport(Request, frozen=True, kw_only=True, omit_defaults=True):
     output_index: Cursor | None = None
     dataset_uuid: UUID
@@ -59,6 +66,8 @@ class OutputReport(Request, frozen=True, kw_only=True, omit_defaults=True):
     row_count: Cursor | None = None
     size_bytes: Cursor | None = None
     file_count: Cursor | None = None
+    columns: Annotated[list[ReportedColumn], Meta(max_length=10_000)] | None = None
+    """Of the result of a batch query."""
 
 
 class StorageRef(Request, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ CODES = {
     "sql_join": "Two relations are joined without an equality between them, and neither is small.",
     "sql_limit": "The query is too long, nests too deeply, or asks for something too large.",
     "sql_name": "A name is not letters, digits and _.",
-    "sql_parameter": "There is no such parameter, or it stands inside quotes.",
+    "sql_parameter": "There is no such parameter, it stands inside quotes, or no parameter may stand there.",
     "sql_pattern": "A pattern is computed, is none, or may take too long to match.",
     "sql_relation": "The query reads something that is not an input of the job.",
     "sql_statement": "Not one SELECT.",

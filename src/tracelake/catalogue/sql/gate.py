@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from sqlglot import exp
@@ -46,6 +47,9 @@ REREADS_PER_TOKEN = 4
 REREADS_FREE = 500
 """The parser may go back over so many words in all. Queries that people write stay below one per word."""
 _PARAMETER = re.compile(r"\$\{([^{}]*)\}")
+_VALUE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_MEASURED = frozenset({"sequence"})
+"""Functions whose cost follows from values that the text has to show."""
 _OTHER_LITERALS = (TokenType.RAW_STRING, TokenType.BYTE_STRING, TokenType.NATIONAL_STRING, TokenType.BIT_STRING)
 _SIZED_TEXT = (TokenType.VARCHAR, TokenType.NVARCHAR, TokenType.CHAR, TokenType.NCHAR, TokenType.BPCHAR)
 _REFUSED_TOKENS = {
@@ -160,6 +164,8 @@ class GatedQuery:
     """Columns of the result that the query names, each with its line and column in the query."""
     names_all_columns: bool
     """False: there are others too, by `*`."""
+    ordered: bool = False
+    """The outermost SELECT has an ORDER BY."""
 
     def sql(self, views: Mapping[str, str]) -> str:
         """With the views' names put in; they are ours."""
@@ -170,10 +176,22 @@ class GatedQuery:
 @lru_cache(maxsize=256)
 def gate(query: str, inputs: frozenset[str] | None = None) -> GatedQuery:
     """Raises SqlRefusedError. `inputs` are names in small letters; None: they are not known yet."""
+    return _gate(query, inputs, None)
+
+
+def gate_with_values(query: str, inputs: frozenset[str], names: frozenset[str]) -> GatedQuery:
+    """The gate for a person's query, in which `$name` stands for a value. Nothing of the text is kept in memory."""
+    return _gate(query, inputs, names)
+
+
+def _gate(query: str, inputs: frozenset[str] | None, names: frozenset[str] | None) -> GatedQuery:
+    """`names` are those of the values; None: the parameters are those of a unit."""
     _check_text(query)
-    marked, places = _mark_parameters(query)
+    marked, places = _mark_parameters(query) if names is None else _mark_values(query, names)
     tokens = _tokens(query, marked)
     _check_tokens(query, tokens, places)
+    if names is not None:
+        _check_values(query, tokens)
     parser = _GateParser(dialect=_DIALECT)
     parser.rereads_left = REREADS_FREE + REREADS_PER_TOKEN * len(tokens)
     try:
@@ -182,7 +200,9 @@ def gate(query: str, inputs: frozenset[str] | None = None) -> GatedQuery:
             raise _refused(query, 0, "sql_statement", "a query is one SELECT", "Remove what is behind the first one.")
         if (deepest := _deeper_than(trees[0], MAX_HEIGHT)) is not None:
             raise _too_deep(query, deepest)
-        writer = QueryWriter(query, inputs, frozenset(PARAMETERS))
+        if names is not None:
+            _check_measured(query, trees[0])
+        writer = QueryWriter(query, inputs, frozenset(PARAMETERS) if names is None else names)
         text = writer.query(trees[0], outermost=True)
     except SqlglotError as error:
         raise _syntax(query, error) from None
@@ -203,6 +223,7 @@ def gate(query: str, inputs: frozenset[str] | None = None) -> GatedQuery:
         frozenset(writer.used_parameters),
         tuple((name, *position(query, offset)) for name, offset in columns),
         names_all,
+        trees[0].unnest().args.get("order") is not None,
     )
 
 
@@ -249,6 +270,35 @@ def _mark_parameters(query: str) -> tuple[str, dict[int, str]]:
     return marked, places
 
 
+def _mark_values(query: str, names: frozenset[str]) -> tuple[str, dict[int, str]]:
+    """`$low` as `:low`; and where they are. A `$` before anything else stays what it is, and is no SQL."""
+    places: dict[int, str] = {}
+    if (offset := query.find("${")) >= 0:  # Spark has a use for it, which is turned off: this is the second lock
+        raise _refused(query, offset, "sql_parameter", "`${` may not stand in a query", "Write `$name`.")
+
+    def mark(match: "re.Match[str]") -> str:
+        if match[1] not in names:
+            return match[0]
+        places[match.start()] = match[1]
+        return f":{match[1]}"
+
+    return _VALUE.sub(mark, query), places
+
+
+def _check_values(query: str, tokens: list[Token]) -> None:
+    for token, following in pairwise(tokens):
+        if token.token_type is TokenType.PARAMETER:
+            message = f"no value was sent for {shown('$' + following.text)}"
+            raise _refused(query, token.start, "sql_parameter", message, "Send it in `parameters`.")
+
+
+def _check_measured(query: str, tree: exp.Expr) -> None:
+    for call in tree.find_all(exp.Anonymous):
+        if str(call.this).lower() in _MEASURED and call.find(exp.Placeholder) is not None:
+            message = f"no parameter may stand in {shown(str(call.this))}: how much it makes has to be in the text"
+            raise _refused(query, place_of(call), "sql_parameter", message, "Write the values out.")
+
+
 def _tokens(query: str, marked: str) -> list[Token]:
     try:
         return list(_DIALECT.tokenize(marked))
@@ -269,8 +319,8 @@ def _check_tokens(query: str, tokens: list[Token], places: dict[int, str]) -> No
     starts = {token.start for token in tokens if token.token_type is TokenType.COLON}
     for offset, name in places.items():
         if offset not in starts:
-            message = f"`${{{name}}}` stands inside quotes or a comment"
-            hint = "A parameter is a value of its own: `concat('x', ${start})`."
+            message = f"the parameter {shown(name)} stands inside quotes or a comment"
+            hint = "A parameter is a value of its own, as in `concat('x', ...)`."
             raise _refused(query, offset, "sql_parameter", message, hint)
     nesting = prefixes = 0
     before = None

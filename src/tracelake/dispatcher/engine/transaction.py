@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from tracelake.catalogue.sql.query_config import QUERY
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
@@ -17,7 +18,7 @@ from tracelake.dispatcher.engine.calls.call import AnyCall, DecisionContext, Loc
 from tracelake.dispatcher.engine.commit_metrics import count_failed, count_written
 from tracelake.dispatcher.engine.lanes import LOCKED_ROW, CallOutcome, LockedRow
 from tracelake.dispatcher.engine.plan import INVOKE, WritePlan, WriteResult
-from tracelake.dispatcher.engine.tables import task_rows
+from tracelake.dispatcher.engine.tables import query_rows, task_rows
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
@@ -129,6 +130,12 @@ class LifecycleCommit:
         await self.definitions.load_datasets(
             connection, (item.dataset_uuid for items in inputs.values() for item in items)
         )
+        queries = [
+            task_id
+            for task_id in with_inputs
+            if task_id in locked.tasks and self.definitions.job(locked.tasks[task_id].job_id).operator == QUERY
+        ]
+        configs = await query_rows.load_configs(connection, queries)
         questioned = [call.task_id for call in calls if call.needs.superseded]
         superseded = await task_rows.superseded(connection, questioned) if questioned else set()
         paused = await self._paused(connection, calls, locked)
@@ -146,6 +153,7 @@ class LifecycleCommit:
                 record["epoch"],
                 superseded=task_id in superseded,
                 paused=task_id in paused,
+                config=configs.get(task_id),
                 waiting_events=waiting.get(task_id, ()),
             )
         return locked_tasks, skipped

@@ -6,6 +6,7 @@ import msgspec
 
 from tracelake import __version__
 from tracelake.dispatcher import job_definitions
+from tracelake.dispatcher.batch_queries.states import BatchQueries
 from tracelake.dispatcher.buffers.commits import BufferCommits
 from tracelake.dispatcher.deploy.reading import FairReader
 from tracelake.dispatcher.http.batches import Batches
@@ -41,6 +42,7 @@ class MachineEndpoints:
     documents: FairReader
     retention: Retention
     quotas: QuotaAdmin
+    queries: BatchQueries
 
     def endpoints(self) -> list[Endpoint]:
         service, batches = self.service, Batches(self.service, self.gatekeeper)
@@ -79,6 +81,10 @@ class MachineEndpoints:
             answer(routes.READ_USER_KEYS, self._read_user_keys),
             answer(routes.LIST_RELATIONS, lambda r: service.relations(r.body)),
             answer(routes.LIST_TASK_INPUTS, lambda r: service.task_inputs(r.body)),
+            answer(routes.SUBMIT_BATCH_QUERY, lambda r: self.queries.submit(r.body)),
+            answer(routes.SHOW_BATCH_QUERY, lambda r: self.queries.show(r.body)),
+            answer(routes.CANCEL_BATCH_QUERY, lambda r: self.queries.cancel(r.body)),
+            answer(routes.LIST_BATCH_QUERIES, lambda r: self.queries.list(r.body)),
             answer(routes.RECORD_QUERY, lambda r: service.record_query(r.body)),
             answer(routes.DELIVER, lambda r: self.deliveries.deliver(r["path"], r.signed_head, r.body)),
             answer(routes.HEALTHZ, self._healthz),

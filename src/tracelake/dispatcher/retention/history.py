@@ -57,6 +57,7 @@ _PAGE = """
            (t.status <> 'Failed' OR t.skipped_at IS NOT NULL) AND t.task_id <= (SELECT position FROM collector)
            AND (SELECT m.attempt FROM manifests m WHERE m.task_id = t.task_id LIMIT 1) IS NULL
            AND (SELECT p.attempt FROM buffer_publishes p WHERE p.task_id = t.task_id LIMIT 1) IS NULL
+           AND (SELECT q.created_at FROM batch_queries q WHERE q.task_id = t.task_id) IS NULL
            AND (SELECT l.look_at FROM collect_later l WHERE l.task_id = t.task_id LIMIT 1) IS NULL AS due
     FROM tasks t
     WHERE t.node_id IS NULL AND t.finished_at < trace_now() - $1::interval {after}

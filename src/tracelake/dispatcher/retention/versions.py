@@ -8,7 +8,8 @@ were active last, and for `version_retention_days` after its end. In two steps:
    never one whose rows are going.
 2. `sweep` removes the rows of a retired node, a batch in each transaction: what refers before what is referred to. A
    node is left alone while somebody needs it: a generation of it is current or staged, an input of a version that is
-   kept is pinned to one, a task of it is not over, or its rows are in a table, which belongs to all generations.
+   kept is pinned to one, a batch query reads one, a task of it is not over, or its rows are in a table, which belongs
+   to all generations.
 
 The rows of a generation go before its files, together with the note that the files are to go (`removed_prefixes`). A
 crash at any point leaves what the next round finds and finishes.
@@ -98,6 +99,8 @@ NEXT_NODE = f"""
               OR EXISTS (SELECT FROM edges e JOIN nodes r USING (node_id)
                          WHERE e.dataset_uuid = o.dataset_uuid AND e.dataset_version = o.dataset_version
                            AND r.retired_at IS NULL)
+              OR EXISTS (SELECT FROM batch_query_inputs q
+                         WHERE q.dataset_uuid = o.dataset_uuid AND q.dataset_version = o.dataset_version)
               OR EXISTS (SELECT FROM job_outputs s JOIN jobs k USING (job_id) LEFT JOIN nodes r USING (node_id)
                          WHERE s.dataset_uuid = o.dataset_uuid AND s.dataset_version = o.dataset_version
                            AND k.node_id IS DISTINCT FROM n.node_id AND r.retired_at IS NULL)))

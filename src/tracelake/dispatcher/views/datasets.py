@@ -31,7 +31,7 @@ NEWEST = 100
 # Runs of different unit sizes may cover the same blocks; each block counts once. `numeric`, for the last block of all.
 # Cursors grow, so the highest is among those of the newest events.
 # A dataset whose writers are all gone from the active version stays as it is; who knows the last version that had one
-# are the jobs of its node, and of several writers the pointer.
+# are the jobs of its node, and of several writers the pointer. A name that begins with _ is of the platform's own.
 _DATASETS = f"""
     WITH written AS MATERIALIZED (
         SELECT o.dataset_uuid, array_agg(DISTINCT j.dag_name || '/' || j.name) AS writers
@@ -75,7 +75,7 @@ _DATASETS = f"""
             SELECT v.cursor, v.created_at FROM events v
             WHERE v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version AND v.routed_seq IS NOT NULL
             ORDER BY v.routed_seq DESC LIMIT {NEWEST}) newest) e ON true
-    WHERE d.org_id = $1 AND ($2::text IS NULL OR d.name = $2)
+    WHERE d.org_id = $1 AND ($2::text IS NULL OR d.name = $2) AND left(d.name, 1) <> '_'
     ORDER BY d.name"""  # noqa: S608 - constants only
 
 _TABLE = """

@@ -46,6 +46,11 @@ _UNITS_AS_OF = """
     WHERE u.dataset_uuid = $1 AND u.dataset_version = $2 AND u.range_start > $3 AND u.range_start <= $4
     ORDER BY u.range_start LIMIT $5"""
 
+_WHOLE_AS_OF = """
+    SELECT NULL::bigint AS range_start, NULL::bigint AS range_end, revision, objects FROM manifests
+    WHERE dataset_uuid = $1 AND dataset_version = $2 AND unit = '*' AND created_at <= $3 AND revision IS NOT NULL
+    ORDER BY revision DESC LIMIT 1"""
+
 _NEWEST = "SELECT max(created_at) FROM manifests WHERE dataset_uuid = $1 AND dataset_version = $2"
 
 _HAS_UNITS = "SELECT EXISTS (SELECT FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2)"
@@ -86,11 +91,14 @@ async def list_files(
     """Lists the units that have a part in the range, in its order; without a range, all of them.
 
     Needs a connection that sees one moment (REPEATABLE READ). Later pages, which name the time of the first, are of
-    that moment, whatever was committed meanwhile; a page that names none is of now.
+    that moment, whatever was committed meanwhile; a page that names none is of now. A first page that names one is of
+    all blocks.
     """
     last = _LAST if end is None else end
-    if after is not None and as_of is not None:
-        units, following = await _list_as_of(connection, generation, last, after, as_of)
+    if as_of is not None:
+        units, following = await _list_as_of(connection, generation, last, -1 if after is None else after, as_of)
+        if after is None:
+            units[:0] = [_unit(row) for row in await connection.fetch(_WHOLE_AS_OF, *generation, as_of)]
         return FilesReply(units=units, next=following, as_of=as_of if following is not None else None)
     first = _FIRST if start is None else start
     rows: list[asyncpg.Record] = []

@@ -12,14 +12,21 @@ import msgspec
 
 from tracelake.errors import TraceError
 from tracelake.limited_processes.child import limit_and_serve
+from tracelake.query.gate.batch import check_batch_query
 from tracelake.query.gate.check import CheckedQuery, QueryGate
 from tracelake.query.gate.parameters import QueryParameter
 
 
-class CheckRequest(msgspec.Struct, frozen=True):
+class CheckRequest(msgspec.Struct, frozen=True, tag="check"):
     sql: str
     parameters: dict[str, QueryParameter]
     relations: dict[str, dict[str, str]]
+
+
+class BatchCheckRequest(msgspec.Struct, frozen=True, tag="check_batch"):
+    sql: str
+    parameters: dict[str, QueryParameter]
+    relations: list[str]
 
 
 class CheckedReply(msgspec.Struct, tag="checked", frozen=True):
@@ -34,8 +41,12 @@ class RefusedReply(msgspec.Struct, tag="refused", frozen=True):
     details: dict[str, Any]
 
 
-REPLIES = msgspec.msgpack.Decoder(CheckedReply | RefusedReply)
-_REQUESTS = msgspec.msgpack.Decoder(CheckRequest)
+class CheckedBatchReply(msgspec.Struct, tag="checked_batch", frozen=True):
+    relations: list[str]
+
+
+REPLIES = msgspec.msgpack.Decoder(CheckedReply | CheckedBatchReply | RefusedReply)
+_REQUESTS = msgspec.msgpack.Decoder(CheckRequest | BatchCheckRequest)
 
 
 def prepare() -> Callable[[bytes], bytes]:
@@ -45,6 +56,9 @@ def prepare() -> Callable[[bytes], bytes]:
     def answer(body: bytes) -> bytes:
         request = _REQUESTS.decode(body)
         try:
+            if isinstance(request, BatchCheckRequest):
+                relations = check_batch_query(request.sql, request.parameters, request.relations)
+                return msgspec.msgpack.encode(CheckedBatchReply(relations))
             return msgspec.msgpack.encode(CheckedReply(gate.check(request.sql, request.parameters, request.relations)))
         except TraceError as error:
             return msgspec.msgpack.encode(RefusedReply(error.code, error.message, error.details))

@@ -4,7 +4,7 @@ A text that costs too much ends its process and is refused; the next query gets 
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -18,7 +18,14 @@ from tracelake.limited_processes.pool import (
     ProcessLostError,
 )
 from tracelake.query.gate.check import CheckedQuery, Relations
-from tracelake.query.gate.child import REPLIES, CheckedReply, CheckRequest, RefusedReply
+from tracelake.query.gate.child import (
+    REPLIES,
+    BatchCheckRequest,
+    CheckedBatchReply,
+    CheckedReply,
+    CheckRequest,
+    RefusedReply,
+)
 from tracelake.query.gate.parameters import QueryParameter
 from tracelake.query.gate.text import MAX_LENGTH
 
@@ -49,15 +56,23 @@ class GateProcesses:
         if len(sql) > MAX_LENGTH:
             raise TraceError("query_too_complex", f"A query has at most {MAX_LENGTH:,} characters.")
         granted = {name: dict(columns) for name, columns in relations.items()}
-        try:
-            request = msgspec.msgpack.encode(CheckRequest(sql, dict(parameters), granted))
-        except (UnicodeEncodeError, OverflowError):
-            message = "The query or a parameter has half of a character, or an integer of more than 64 bits."
-            raise TraceError("query_parameter", message + " Send large integers as texts.") from None
+        request = _encode(CheckRequest(sql, dict(parameters), granted))
         async with self._slots.slot(org):
-            return await self._ask(request)
+            reply = await self._ask(request)
+        assert isinstance(reply, CheckedReply)
+        return reply.query
 
-    async def _ask(self, request: bytes) -> CheckedQuery:
+    async def check_batch(
+        self, org: str, sql: str, parameters: Mapping[str, QueryParameter], relations: Sequence[str]
+    ) -> list[str]:
+        """The relations that a batch query reads. Raises TraceError."""
+        request = _encode(BatchCheckRequest(sql, dict(parameters), list(relations)))
+        async with self._slots.slot(org):
+            reply = await self._ask(request)
+        assert isinstance(reply, CheckedBatchReply)
+        return reply.relations
+
+    async def _ask(self, request: bytes) -> CheckedReply | CheckedBatchReply:
         try:
             body = await self._processes.ask(request)
         except OverLimitError:
@@ -69,13 +84,21 @@ class GateProcesses:
             # The traceback has lines of our code alone, and no text of the query.
             logger.error("a query could not be checked", extra={"reason": str(failure)})
             raise TraceError("internal") from None
-        reply: CheckedReply | RefusedReply = REPLIES.decode(body)
+        reply: CheckedReply | CheckedBatchReply | RefusedReply = REPLIES.decode(body)
         if isinstance(reply, RefusedReply):
             raise TraceError(reply.code, reply.message, **reply.details)
-        return reply.query
+        return reply
 
     async def warm_up(self) -> None:
         await self._processes.warm_up()
 
     async def close(self) -> None:
         await self._processes.close()
+
+
+def _encode(request: CheckRequest | BatchCheckRequest) -> bytes:
+    try:
+        return msgspec.msgpack.encode(request)
+    except (UnicodeEncodeError, OverflowError):
+        message = "The query or a parameter has half of a character, or an integer of more than 64 bits."
+        raise TraceError("query_parameter", message + " Send large integers as texts.") from None

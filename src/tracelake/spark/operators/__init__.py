@@ -5,5 +5,6 @@ OPERATORS: dict[str, str] = {
     "decode_logs": "tracelake.spark.operators.decode_logs",
     "evm_ingest": "tracelake.spark.operators.evm_ingest",
     "integrity_check": "tracelake.spark.operators.integrity_check",
+    "query": "tracelake.spark.operators.query",
     "spark_sql": "tracelake.spark.operators.spark_sql",
 }

@@ -29,8 +29,8 @@ _SETTINGS = {
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.variable.substitute": "false",
 }
-_CONDITION = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_.]*)\] (?P<text>[^\n/]*?) ?SQLSTATE: (?P<state>[0-9A-Z]{5})")
-_FINAL_STATES = ("0A", "21", "22", "42")
+CONDITION = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_.]*)\] (?P<text>[^\n/]*?) ?SQLSTATE: (?P<state>[0-9A-Z]{5})")
+FINAL_STATES = ("0A", "21", "22", "42")
 """Classes of SQLSTATE that another attempt does not change: not supported, too many rows, bad data, bad names."""
 _passed = PassedQueries()
 _WITHOUT_FILES = frozenset({"void", "interval", "variant", "geometry", "geography"})
@@ -42,7 +42,7 @@ def run(work: SparkWork) -> OperatorResult:
     query, sources = _resolve(work, config)
     parameters = _parameters(work, query)
     work.settle([sources[name] for name in query.relations])
-    _prepare(work.session)
+    prepare_session(work.session)
     views = {
         name: f"trace_{work.context.task_id.hex}_{work.context.attempt}_{number}"
         for number, name in enumerate(sorted(query.relations))
@@ -134,7 +134,8 @@ def _is_long(value: object) -> bool:
     return isinstance(value, int) and not -(2**31) <= value < 2**31
 
 
-def _prepare(session: "SparkSession") -> None:
+def prepare_session(session: "SparkSession") -> None:
+    """Gives the session the settings that the gate relies on."""
     for name, value in _SETTINGS.items():
         if session.conf.get(name) != value:
             session.conf.set(name, value)
@@ -157,13 +158,18 @@ def _check_result(work: SparkWork, frame: "DataFrame", config: SparkSqlConfig) -
             f"the unit of this task counts commits of a table, so files cannot have a column {BLOCK}: rename it"
         )
     for item in frame.schema.fields:
-        if unstorable := _type_words(item.dataType) & _WITHOUT_FILES:
+        if unstorable := unstorable_types(item.dataType):
             raise NonRetryableError(f"the column {item.name} is {min(unstorable)}, which no file can hold: CAST it")
         whole = isinstance(item.dataType, IntegralType) or (
             isinstance(item.dataType, DecimalType) and item.dataType.scale == 0
         )
         if item.name == BLOCK and not whole:
             raise NonRetryableError(f"the column {BLOCK} of the result is not a whole number")
+
+
+def unstorable_types(kind: Any) -> set[str]:
+    """Those of the type and of the types in it that no file can hold."""
+    return _type_words(kind) & _WITHOUT_FILES
 
 
 def _type_words(kind: Any) -> set[str]:
@@ -188,8 +194,8 @@ def _names_of_the_query(work: SparkWork, names: Mapping[str, str]) -> Iterator[N
             raise CanceledError from None
         explained = explain(error)
         # Some errors of the engine come without their class; what they say is in the text.
-        if isinstance(explained, SparkFailedError) and (match := _CONDITION.search(str(error))):
-            kind = NonRetryableError if match["state"].startswith(_FINAL_STATES) else SparkFailedError
+        if isinstance(explained, SparkFailedError) and (match := CONDITION.search(str(error))):
+            kind = NonRetryableError if match["state"].startswith(FINAL_STATES) else SparkFailedError
             explained = kind(f"[{match['name']}] {match['text'].strip()[:300]}")
         message = str(explained)
         for view, name in names.items():

@@ -83,6 +83,8 @@ class LockedTask(msgspec.Struct, frozen=True, eq=False):
     """Its job belongs to a version that is neither active nor being built."""
     paused: bool = False
     """It is the run of a source that should emit nothing for now."""
+    config: str | None = None
+    """Of a batch query, instead of its job's."""
     waiting_events: Sequence[WaitingEvent] = ()
     """The events that the completing attempt announced, and that wait for its commit."""
 

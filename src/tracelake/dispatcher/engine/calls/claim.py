@@ -23,6 +23,8 @@ class ClaimedAttempt:
     inputs: list[TaskInput]
     waited_seconds: float | None = None
     """How long the task had been ready. None if a lost answer is repeated."""
+    config: str | None = None
+    """Of a batch query, instead of its job's."""
     paused: bool = False
     """It is the run of a source that should emit nothing for now."""
 
@@ -58,4 +60,4 @@ class ClaimCall(AttemptCall[ClaimAnswer]):
             context.plan.changes.append(StateChange(task, claimed))
             if task.ready_at is not None:
                 waited = max(0.0, (locked.now - task.ready_at).total_seconds())
-        return always(ClaimedAttempt(claimed, job, locked.inputs, waited, locked.paused))
+        return always(ClaimedAttempt(claimed, job, locked.inputs, waited, locked.config, locked.paused))

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from tracelake.catalogue.sql.query_config import QUERY
 from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.engine.calls.call import (
     Call,
@@ -69,6 +70,10 @@ class RetryCall(Call[TaskActionResult]):
                 "task_finished",
                 "The task belongs to a version of the DAG that is not active.",
                 status=task.status.value,
+            )
+        if job.operator == QUERY and task.finished:
+            raise TraceError(
+                "task_finished", "A batch query that ended is not run again: submit it again.", status=task.status.value
             )
         retried = lifecycle.retry(task, locked.now, more_attempts=job.max_attempts)
         if retried is not None:

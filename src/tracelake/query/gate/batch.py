@@ -1,0 +1,58 @@
+"""Batch queries, whose SQL is Spark's: the gate of `spark_sql`, with errors of the catalogue.
+
+The worker checks a query again before it runs it, with Spark's own parser as well (`spark.plan_gate`).
+"""
+
+from collections.abc import Mapping, Sequence
+
+from tracelake.catalogue.spec import ConfigFieldError
+from tracelake.catalogue.sql.findings import SqlRefusedError
+from tracelake.catalogue.sql.gate import gate_with_values
+from tracelake.catalogue.sql.query_config import BatchParameter, read_value
+from tracelake.errors import TraceError
+from tracelake.query.gate.parameters import QueryParameter, check_parameters
+from tracelake.query.gate.refusals import closest, refuse
+from tracelake.wire.batch_query import MAX_RELATIONS
+
+_CODES = {
+    "sql_function": "query_unknown_function",
+    "sql_relation": "query_unknown_relation",
+    "sql_parameter": "query_parameter",
+    "sql_limit": "query_too_complex",
+    "sql_syntax": "query_syntax",
+    "sql_text": "query_syntax",
+    "sql_argument": "query_invalid",
+    "sql_column": "query_invalid",
+    "sql_name": "query_invalid",
+}
+"""Whatever else the gate finds is something that queries may not use."""
+
+
+def check_batch_query(sql: str, parameters: Mapping[str, QueryParameter], relations: Sequence[str]) -> list[str]:
+    """The relations that the query reads. Raises TraceError."""
+    check_parameters(parameters)
+    for name, parameter in parameters.items():
+        try:
+            read_value(name, BatchParameter(parameter.type, parameter.value))
+        except ConfigFieldError as error:
+            raise refuse("query_parameter", f"{error}.", name=name) from None
+    try:
+        query = gate_with_values(sql, frozenset(relations), frozenset(parameters))
+    except SqlRefusedError as error:
+        raise _refusal(error, relations) from None
+    if len(query.relations) > MAX_RELATIONS:
+        raise refuse("query_too_complex", f"A query reads at most {MAX_RELATIONS} datasets.")
+    return sorted(query.relations)
+
+
+def _refusal(error: SqlRefusedError, relations: Sequence[str]) -> TraceError:
+    finding = error.finding
+    code = _CODES.get(finding.code, "query_not_allowed")
+    details: dict[str, object] = {"line": finding.line, "column": finding.column}
+    name = finding.message.partition("`")[2].partition("`")[0]
+    if code == "query_unknown_relation" and (names := closest(name, relations)):
+        details["suggestions"] = names
+    message = f"{finding.message[:1].upper()}{finding.message[1:]}."
+    if finding.suggestion:
+        message += f" {finding.suggestion}"
+    return TraceError(code, message, **details)
