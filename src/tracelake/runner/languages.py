@@ -5,7 +5,6 @@ import math
 import os
 import shutil
 import sys
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,8 +115,8 @@ def _arguments(language: str, memory_bytes: int) -> tuple[str, ...]:
 def _directories(language: str) -> tuple[str, ...]:
     match language:
         case "python":
-            program = str(Path(sys.executable).resolve().parent)
-            return (program, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), sys.base_prefix)
+            # Not a virtual environment's: functions get the standard library and no package of the platform.
+            return (str(Path(sys.executable).resolve().parent), sys.base_prefix, sys.base_exec_prefix)
         case "node":
             return (str(_need_node().parent),)
         case _:
