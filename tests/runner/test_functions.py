@@ -38,14 +38,28 @@ def test_the_sdk_is_there(functions: Functions) -> None:
 
 
 def test_names_of_the_standard_library(functions: Functions) -> None:
-    """`trace.handler` is the bundle's own module, and its json.py does not break the client."""
+    """`trace.handler` is the bundle's own module, and so is its json.py, which does not break the client."""
     files: dict[str, str | bytes] = {
-        "trace.py": "import os\ndef handler(event, context):\n    return sorted(os.listdir('/var/task'))",
-        "json.py": "raise RuntimeError('shadowed')",
+        "trace.py": "import json\ndef handler(event, context):\n    return json.OWN",
+        "json.py": "OWN = 'of the bundle'",
         "socket.py": "raise RuntimeError('shadowed')",
+        "traceback.py": "raise RuntimeError('shadowed')",
     }
     result = functions.run(files, entrypoint="trace.handler")
-    assert (result.ending, result.response) == ("completed", b'["json.py", "socket.py", "trace.py"]'), result
+    assert (result.ending, result.response) == ("completed", b'"of the bundle"'), result
+
+
+def test_an_error_that_says_nothing_of_itself(functions: Functions) -> None:
+    source = """
+from tracelake.sdk import NonRetryable
+class Wrong(NonRetryable):
+    def __str__(self): raise RuntimeError
+def handler(event, context):
+    raise Wrong('for good')
+"""
+    result = functions.run({"main.py": source})
+    assert result.error is not None
+    assert (result.ending, result.error.error_type, result.retryable) == ("error", "Wrong", False), result
 
 
 ENDINGS = {

@@ -4,16 +4,20 @@ Started by `python -I -S` inside of a sandbox, with nothing but the standard lib
 before the bundle is on the path, so that no module of a bundle takes the place of one of its own.
 """
 
-import importlib
-import json
-import os
-import socket
 import sys
-import traceback
-from collections.abc import Callable
-from time import time
-from types import TracebackType
-from typing import Any, NoReturn
+
+_AT_START = frozenset(sys.modules)
+"""What the interpreter itself has imported: a bundle cannot replace it on any Python."""
+
+import importlib  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import socket  # noqa: E402
+import traceback  # noqa: E402
+from collections.abc import Callable  # noqa: E402
+from contextlib import suppress  # noqa: E402
+from time import time  # noqa: E402
+from typing import Any, NoReturn  # noqa: E402
 
 _BUNDLE = "/var/task"
 _LAYER = "/opt/python"
@@ -53,8 +57,11 @@ def _exchange(method: str, path: str, body: bytes = b"") -> tuple[dict[str, str]
 def _load_handler(entrypoint: str) -> Callable[[Any, LambdaContext], Any]:
     module_name, _, function_name = entrypoint.rpartition(".")
     module_name = module_name.replace("/", ".")
-    for name in [item for item in sys.modules if item.split(".")[0] == module_name.split(".")[0]]:
-        del sys.modules[name]  # the bundle's module of this name is meant, not one that we have imported
+    # Whoever imports a name of the bundle means the bundle's file; this client keeps what it has.
+    own_names = {entry.name.partition(".")[0] for entry in os.scandir(_BUNDLE)} - _AT_START
+    own_names.add(module_name.split(".")[0])
+    for name in [item for item in sys.modules if item.split(".")[0] in own_names]:
+        del sys.modules[name]
     sys.path.insert(0, _BUNDLE)
     sys.path.append(_LAYER)
     handler: Callable[[Any, LambdaContext], Any] = getattr(importlib.import_module(module_name), function_name)
@@ -62,23 +69,25 @@ def _load_handler(entrypoint: str) -> Callable[[Any, LambdaContext], Any]:
 
 
 def _describe(error: BaseException) -> bytes:
-    trace: TracebackType | None = error.__traceback__
-    frames = [line for line in traceback.format_tb(trace) if f'File "{_BUNDLE}/' in line]
-    report = {
-        "errorType": type(error).__name__,
-        "errorMessage": str(error)[:10_000],
-        "stackTrace": frames[-50:],
-        "retryable": type(error).__name__ != "NonRetryable",
-    }
+    report: dict[str, Any] = {"errorType": type(error).__name__, "errorMessage": "", "stackTrace": []}
+    report["retryable"] = all(kind.__name__ != "NonRetryable" for kind in type(error).__mro__)
+    with suppress(Exception):  # what an exception says of itself is the user's code too
+        report["errorMessage"] = str(error)[:10_000]
+        frames = [line for line in traceback.format_tb(error.__traceback__) if f'File "{_BUNDLE}/' in line]
+        report["stackTrace"] = frames[-50:]
     return json.dumps(report).encode("utf-8", "replace")
+
+
+def _print(error: BaseException) -> None:
+    with suppress(Exception):
+        traceback.print_exception(error)
+    _flush()
 
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(Exception):
             stream.flush()
-        except (OSError, ValueError, AttributeError):
-            continue
 
 
 def main() -> NoReturn:
@@ -86,8 +95,7 @@ def main() -> NoReturn:
     try:
         handler = _load_handler(os.environ["_HANDLER"])
     except BaseException as error:
-        traceback.print_exc()
-        _flush()
+        _print(error)
         exchange("POST", "/init/error", _describe(error))
         exit_now(1)
     headers, body = exchange("GET", "/invocation/next")
@@ -96,8 +104,7 @@ def main() -> NoReturn:
         result = handler(json.loads(body), LambdaContext(headers))
         response = json.dumps(result).encode()
     except BaseException as error:
-        traceback.print_exc()
-        _flush()
+        _print(error)
         exchange("POST", f"{request_path}/error", _describe(error))
         exit_now(1)
     _flush()

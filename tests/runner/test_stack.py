@@ -1,0 +1,85 @@
+"""`trace up` with its runner: a function from its upload to its result, through every part of the platform."""
+
+import hashlib
+import io
+import json
+import zipfile
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.support.real_stack import SHORT_TIMES, RealStack
+
+pytestmark = pytest.mark.system
+
+DAG = """
+name: moves
+jobs:
+  - {name: tick, activation: source, source: {kind: manual}}
+  - name: work
+    activation: reactive
+    runtime: lambda
+    operator: udf
+    timeout_seconds: 60
+    inputs: [{from: {job: tick}}]
+    udf: {bundle_id: BUNDLE, entrypoint: main.handle}
+"""
+SOURCE = """
+import socket
+from tracelake.sdk import FunctionTask, handler
+
+@handler
+def handle(task):
+    task.heartbeat()
+    place = task.put('note.txt', b'hello')
+    assert task.get('note.txt') == b'hello'
+    try:
+        socket.create_connection(('192.0.2.1', 443), timeout=2)
+    except OSError:
+        task.log('contained')
+    if task.inputs[0].unit.get('cursor', {}).get('to') == 2:
+        raise ValueError('on purpose')
+"""
+
+
+def ask(stack: RealStack, path: str, body: Any) -> Any:
+    token = (stack.home.keys / "admin.jwt").read_text().strip()
+    status, reply = stack.call(stack.stack.public_url, path, body, {"authorization": f"Bearer {token}"})
+    assert status == 200, reply
+    return reply
+
+
+def push(stack: RealStack, source: str) -> str:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("main.py"), source)
+    data = buffer.getvalue()
+    opened = ask(stack, "/v1/udf/bundles", {"size_bytes": len(data)})
+    request = Request(opened["url"], data=data, headers=opened["headers"], method="PUT")
+    with urlopen(request, timeout=30) as reply:
+        assert reply.status == 200
+    body = {"sha256": hashlib.sha256(data).hexdigest(), "language": "python", "entrypoint": "main.handle"}
+    ask(stack, f"/v1/udf/bundles/{opened['bundle_id']}/finalize", body)
+    bundle_id: str = opened["bundle_id"]
+    return bundle_id
+
+
+def tasks(stack: RealStack) -> dict[str, Any]:
+    rows = json.loads(stack.shell("trace tasks --dag moves --json"))
+    return {row["status"]: row for row in rows["tasks"] if row["job"] == "work"}
+
+
+def test_a_function_of_a_stack() -> None:
+    settings = {**SHORT_TIMES, "runner": "true", "workers": "0", "max_attempts": "1"}
+    with RealStack(settings=settings).running() as stack:
+        document = stack.files / "moves.yaml"
+        document.write_text(DAG.replace("BUNDLE", push(stack, SOURCE)))
+        stack.shell(f"trace deploy {document}")
+        stack.shell("trace trigger moves/tick --cursor 1")
+        stack.wait_until(lambda: "Completed" in tasks(stack), "the function has completed")
+        before = stack.kill_part("runner")
+        stack.wait_until(lambda: stack.parts()["runner"]["pid"] not in (None, before), "the runner runs again")
+        stack.shell("trace trigger moves/tick --cursor 2")
+        stack.wait_until(lambda: "Failed" in tasks(stack), "the function has failed")
+        assert "ValueError: on purpose" in json.dumps(tasks(stack)["Failed"])
