@@ -9,7 +9,7 @@ from tools.cli_reference import commands_markdown
 
 from tracelake.processes.main import _COMMANDS, trace
 
-GROUPS = {"dlq", "gc", "outbox", "quota"}
+GROUPS = {"dlq", "gc", "outbox", "quota", "udf"}
 OF_THE_MACHINE = {"backup", "down", "keys", "restore", "secrets", "status", "token"}
 USER_COMMANDS = sorted(
     name

@@ -28,6 +28,7 @@ _SECTIONS = {
         "jobs": ("tracelake.cli.jobs:command", "List the jobs of a DAG: inputs, outputs, tasks by state."),
         "activate": ("tracelake.cli.rollback:activate", "Make a version of a DAG active."),
         "rollback": ("tracelake.cli.rollback:command", "Activate the version that was active before."),
+        "udf": ("tracelake.cli.udf:command", "Write, build, upload and list functions: your own code."),
         "rebuild": ("tracelake.cli.rollback:rebuild", "Compute the stale outputs of a job again."),
     },
     "Sources": {

@@ -1,0 +1,243 @@
+"""`trace udf`: functions of users, from a new directory to a bundle that a DAG can name."""
+
+import hashlib
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import click
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from tracelake.bundles.archive import ArchiveLimits, ArchiveRefusal, read_archive
+from tracelake.bundles.building import build_archive
+from tracelake.bundles.entrypoint import BundleWarning, Language, check_entrypoint
+from tracelake.cli.listing import Listing, ListingColumn
+from tracelake.cli.options import cursor_option, limit_option
+from tracelake.cli.paging import collect
+from tracelake.cli.session import Session, user_command
+from tracelake.cli.text import ago, count
+from tracelake.cli.udf_templates import PROJECT_FILE, RUST_BUILD, TEMPLATES, TESTS
+from tracelake.client.uploads import upload
+from tracelake.client.user import UserClient
+from tracelake.wire import routes
+from tracelake.wire.bundles import BundleDetail, BundleRow, FinalizeBundleRequest, OpenBundleRequest
+
+_LANGUAGES = click.Choice(["python", "node", "rust"])
+_DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
+_KNOWN_BUNDLES = 500
+"""The newest bundles, among which a push looks for the same one."""
+
+
+@click.group()
+def command() -> None:
+    """Write, build and upload functions: your own code in Python, JavaScript or Rust, which jobs run.
+
+    A function is a directory; its archive, once uploaded, is a bundle, which never changes. A job of a DAG names the
+    bundle by its id (`operator: udf`); docs/functions.md has the rules.
+
+    \b
+    Examples:
+      trace udf new --language python my_function
+      trace udf push my_function
+      trace udf list
+      trace udf disable 0192d6a2-...
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class _Project:
+    """What a directory says of its function."""
+
+    language: Language
+    entrypoint: str | None
+    leave_out: frozenset[str]
+
+
+@command.command()
+@click.option("--language", type=_LANGUAGES, required=True, help="The language of the function.")
+@_DIRECTORY
+def new(language: Language, directory: Path) -> None:
+    """Write the files of a new function, with a test, into a directory that is new or empty."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise click.ClickException(f"{directory} exists and is not empty; name a new directory.")
+    for name, content in TEMPLATES[language].items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    click.echo(f"Wrote {count(len(TEMPLATES[language]), 'file')} to {directory}.")
+    click.echo(f"test it: cd {directory} && {TESTS[language]}")
+    if language == "rust":
+        click.echo(f"build it: cd {directory} && {RUST_BUILD}")
+    click.echo(f"upload it: trace udf push {directory}")
+
+
+@command.command()
+@_DIRECTORY
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="The archive (default: the directory's name with .zip)."
+)
+def build(directory: Path, output: Path | None) -> None:
+    """Make the archive of a function. Equal files make equal bytes, whenever and wherever they are built."""
+    archive, names, _ = _build(directory)
+    target = output or Path(f"{directory.resolve().name}.zip")
+    target.write_bytes(archive)
+    click.echo(f"{target}: {count(len(names), 'file')}, {len(archive)} bytes, SHA-256 {_digest(archive)}")
+
+
+@command.command()
+@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.option("--language", type=_LANGUAGES, help="Of an archive that was built elsewhere.")
+@click.option("--entrypoint", help="Of such an archive: the function in it, like main.handler.")
+@user_command
+def push(session: Session, source: Path, language: Language | None, entrypoint: str | None) -> None:
+    """Upload a function: a directory, or an archive that was built before. Prints the id for the DAG.
+
+    The same archive again is the same bundle, as long as that is enabled.
+    """
+    if source.is_dir():
+        if language is not None or entrypoint is not None:
+            raise click.UsageError(f"{source / PROJECT_FILE} has the language and the entrypoint of a directory.")
+        archive, _, project = _build(source)
+    else:
+        if language is None:
+            raise click.UsageError("An archive needs --language, and --entrypoint unless it is Rust.")
+        archive, project = source.read_bytes(), _Project(language, entrypoint, frozenset())
+        _check(archive, project)
+    request = FinalizeBundleRequest(sha256=_digest(archive), language=project.language, entrypoint=project.entrypoint)
+    bundle = session.ask(lambda client: _push(session, client, archive, request))
+    what = "is uploaded already" if bundle.duplicate else "is ready"
+    session.say("Bundle ", (str(bundle.bundle_id), "bold"), f" {what}.")
+    for notice in bundle.notices:
+        session.say(("note: ", "yellow"), f"{notice.entry}: {notice.message}")
+    tail = "" if bundle.entrypoint is None else f", entrypoint: {bundle.entrypoint}"
+    session.say(("in a job: ", "dim"), f"udf: {{ bundle_id: {bundle.bundle_id}{tail} }}")
+
+
+async def _push(session: Session, client: UserClient, archive: bytes, request: FinalizeBundleRequest) -> BundleDetail:
+    page = await client.call(routes.LIST_BUNDLES, limit=_KNOWN_BUNDLES)
+    key = (request.sha256, request.language, request.entrypoint)
+    for row in page.bundles:
+        if row.status == "ready" and (row.sha256, row.language, row.entrypoint) == key:
+            # Finalizing once more is answered with what was recorded.
+            return await client.call(routes.FINALIZE_BUNDLE, request, bundle_id=row.bundle_id)
+    opened = await client.call(routes.OPEN_BUNDLE, OpenBundleRequest(size_bytes=len(archive)))
+    columns = (TextColumn("uploading"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=session.console, transient=True, disable=not session.console.is_terminal) as bar:
+        line = bar.add_task("upload", total=len(archive))
+        upload(opened.url, opened.headers, archive, lambda sent_bytes: bar.update(line, completed=sent_bytes))
+    return await client.call(routes.FINALIZE_BUNDLE, request, bundle_id=opened.bundle_id)
+
+
+@command.command("list")
+@limit_option(50)
+@cursor_option
+@user_command
+def list_bundles(session: Session, limit: int, cursor: str | None) -> None:
+    """List the bundles of your org, newest first."""
+    reply = session.ask(lambda client: collect(client, routes.LIST_BUNDLES, "bundles", limit=limit, cursor=cursor))
+    if not reply.bundles:
+        session.say("There are no bundles.")
+        session.hint("begin with a new function", "udf", "new", "--language", "python", "my_function")
+        return
+    session.show(_listing(reply.bundles))
+    if reply.next is not None:
+        session.hint("see the next page", "udf", "list", "--limit", limit, "--cursor", reply.next)
+
+
+def _listing(bundles: list[BundleRow]) -> Listing:
+    return Listing(
+        bundles,
+        ListingColumn("bundle", lambda row: str(row.bundle_id), whole=True),
+        ListingColumn("state", lambda row: row.status, whole=True),
+        ListingColumn("language", lambda row: row.language, whole=True),
+        ListingColumn("entrypoint", lambda row: row.entrypoint),
+        ListingColumn("bytes", lambda row: row.size_bytes, right=True),
+        ListingColumn("uploaded", lambda row: ago(row.created_at), whole=True),
+        ListingColumn("by", lambda row: row.created_by),
+    )
+
+
+@command.command()
+@click.argument("bundle", type=click.UUID)
+@user_command
+def show(session: Session, bundle: UUID) -> None:
+    """Show a bundle: its language, hash and size, and why it was rejected if it was."""
+    detail = session.ask(lambda client: client.call(routes.SHOW_BUNDLE, bundle_id=bundle))
+    session.say("Bundle ", (str(detail.bundle_id), "bold"), f", {detail.status}")
+    if detail.reason is not None:
+        session.say((f"  {detail.reason_code}: {detail.reason}", "red"))
+    if detail.language is not None:
+        session.say(f"  {detail.language}{'' if detail.entrypoint is None else f', {detail.entrypoint}'}")
+    if detail.sha256 is not None:
+        session.say((f"  SHA-256 {detail.sha256}", "dim"))
+    files = "" if detail.entry_count is None else f", {count(detail.entry_count, 'file')}"
+    session.say((f"  {detail.size_bytes} bytes{files}", "dim"))
+    session.say((f"  uploaded {ago(detail.created_at)} by {detail.created_by}", "dim"))
+    if detail.disabled_at is not None:
+        session.say((f"  disabled {ago(detail.disabled_at)} by {detail.disabled_by}", "dim"))
+    for notice in detail.notices:
+        session.say(("  note: ", "yellow"), f"{notice.entry}: {notice.message}")
+
+
+@command.command()
+@click.argument("bundle", type=click.UUID)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@user_command
+def disable(session: Session, bundle: UUID, yes: bool) -> None:
+    """Disable a bundle for good: running attempts go on, and no attempt starts with it from now on."""
+    if not yes:
+        click.confirm(f"Disable {bundle} for good?", abort=True, err=session.as_json)
+    detail = session.ask(lambda client: client.call(routes.DISABLE_BUNDLE, bundle_id=bundle))
+    session.say(f"Bundle {bundle} {'was disabled before' if detail.duplicate else 'is disabled'}.")
+
+
+def _build(directory: Path) -> tuple[bytes, list[str], _Project]:
+    project = _read_project(directory)
+    try:
+        archive, names = build_archive(
+            directory, ArchiveLimits(), leave_out=project.leave_out | frozenset({PROJECT_FILE})
+        )
+    except ArchiveRefusal as refusal:
+        raise click.ClickException(f"{refusal} ({refusal.code}).") from None
+    for warning in _check(archive, project):
+        click.echo(f"note: {warning.entry}: {warning.message}", err=True)
+    return archive, names, project
+
+
+def _check(archive: bytes, project: _Project) -> list[BundleWarning]:
+    """Refuse here what the stack would refuse after the upload. Its own limits may be narrower."""
+    try:
+        entries = read_archive(archive, ArchiveLimits())
+        return check_entrypoint(archive, entries, project.language, project.entrypoint)
+    except ArchiveRefusal as refusal:
+        hint = (
+            f" Build it first: {RUST_BUILD}"
+            if refusal.code == "entrypoint_missing" and project.language == "rust"
+            else ""
+        )
+        raise click.ClickException(f"{refusal} ({refusal.code}).{hint}") from None
+
+
+def _read_project(directory: Path) -> _Project:
+    path = directory / PROJECT_FILE
+    try:
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise click.ClickException(
+            f"{path} is missing: `trace udf new` writes it, with language, entrypoint and leave_out."
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"{path} is not TOML: {error}") from None
+    language, entrypoint = fields.pop("language", None), fields.pop("entrypoint", None)
+    leave_out = fields.pop("leave_out", [])
+    names = leave_out if isinstance(leave_out, list) and all(isinstance(name, str) for name in leave_out) else None
+    if language not in TEMPLATES or not isinstance(entrypoint, str | None) or names is None or fields:
+        raise click.ClickException(
+            f"{path}: expected language (python, node or rust), entrypoint (a text) and leave_out (a list of names)."
+        )
+    return _Project(language, entrypoint, frozenset(names))
+
+
+def _digest(archive: bytes) -> str:
+    return hashlib.sha256(archive).hexdigest()

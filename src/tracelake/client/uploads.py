@@ -1,0 +1,60 @@
+"""Sends an archive to the address that an upload was opened with."""
+
+import http.client
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
+
+from tracelake.client.errors import DispatcherUnavailableError
+from tracelake.model.backoff import Backoff
+
+_SECONDS = 60.0
+_TRIES = 4
+_PIECE = 64 * 1024
+_BACKOFF = Backoff(0.2, 5.0)
+_DONE = {200, 201, 204, 409, 412}
+"""409 and 412: the object is there already, by a call whose reply was lost. Finalizing compares its hash."""
+
+
+def upload(
+    url: str, headers: Mapping[str, str], content: bytes, on_progress: Callable[[int], None] = lambda _: None
+) -> None:
+    """`on_progress` gets the bytes that were sent so far. Errors never name the address, which is a credential."""
+    for tries in range(1, _TRIES + 1):
+        try:
+            status = _put(url, headers, content, on_progress)
+        except (OSError, http.client.HTTPException) as error:
+            reason = type(error).__name__
+        else:
+            if status in _DONE:
+                return
+            reason = f"status {status}"
+            if status < 500:
+                break
+        if tries < _TRIES:
+            time.sleep(_BACKOFF.seconds(tries))
+    raise DispatcherUnavailableError(f"the object store did not take the archive ({reason}); push it again")
+
+
+def _put(url: str, headers: Mapping[str, str], content: bytes, on_progress: Callable[[int], None]) -> int:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    connection = (
+        http.client.HTTPSConnection(parts.hostname, parts.port, timeout=_SECONDS, context=ssl.create_default_context())
+        if parts.scheme == "https"
+        else http.client.HTTPConnection(parts.hostname, parts.port, timeout=_SECONDS)
+    )
+    try:
+        connection.putrequest("PUT", f"{parts.path}?{parts.query}", skip_accept_encoding=True)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        for start in range(0, len(content), _PIECE):
+            connection.send(content[start : start + _PIECE])
+            on_progress(min(start + _PIECE, len(content)))
+        reply = connection.getresponse()
+        reply.read()
+        return reply.status
+    finally:
+        connection.close()
