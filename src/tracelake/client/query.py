@@ -12,7 +12,7 @@ import asyncio
 import http.client
 import io
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -51,7 +51,9 @@ _DOWNLOAD_PART = 1024 * 1024
 _replies = msgspec.json.Decoder(QueryReply)
 _batch_replies = msgspec.json.Decoder(BatchQueryReply)
 
-PlainValue = bool | int | float | str | bytes | Decimal | date | datetime | None
+_INTEGERS = ("int64", "int256", "uint256")
+PlainScalar = bool | int | float | str | bytes | Decimal | date | datetime | None
+PlainValue = PlainScalar | Sequence[PlainScalar]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,4 +200,18 @@ def _parameter(value: PlainValue | ParameterValue) -> ParameterValue:
             return ParameterValue(type="timestamp", value=value.isoformat())
         case date():
             return ParameterValue(type="date", value=value.isoformat())
-    return ParameterValue(type="text", value=value)
+        case str():
+            return ParameterValue(type="text", value=value)
+    return _list_parameter(value)
+
+
+def _list_parameter(values: Sequence[PlainScalar]) -> ParameterValue:
+    items = [_parameter(value) for value in values]
+    types = {item.type for item, value in zip(items, values, strict=True) if value is not None} or {"text"}
+    if types <= set(_INTEGERS):
+        types = {max(types, key=_INTEGERS.index)}
+    if len(types) > 1:
+        raise ValueError(f"a list has items of one type; received {', '.join(sorted(types))}")
+    return ParameterValue(
+        type=f"{types.pop()}[]", value=[item.value for item in items if not isinstance(item.value, list)]
+    )

@@ -15,7 +15,7 @@ import pyarrow as pa
 from tracelake.errors import TraceError
 from tracelake.query.engine.requests import EngineLimits, EngineParameter, EngineQuery, Relation
 from tracelake.query.engine.server import EngineServer
-from tracelake.query.parts import BoundValue, Columns
+from tracelake.query.parts import BoundScalar, BoundValue, Columns
 from tracelake.query.relations import LocalRelation
 
 _TYPE_KEY = b"tracelake.type"
@@ -133,7 +133,15 @@ def _columns(stream: bytes) -> list[tuple[str, str]]:
 
 
 def to_parameter(value: BoundValue) -> EngineParameter:
-    """The text of the query casts each parameter to its declared type."""
+    """The text of the query casts each parameter to its declared type, and each item of a list."""
+    match value:
+        case None | bool() | int() | float() | str() | bytes():
+            return _scalar(value)
+    items = [_scalar(item).value for item in value]
+    return EngineParameter("VARCHAR[]", tuple(item for item in items if not isinstance(item, tuple)))
+
+
+def _scalar(value: BoundScalar) -> EngineParameter:
     match value:
         case None:
             return EngineParameter("VARCHAR", None)

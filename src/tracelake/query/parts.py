@@ -6,7 +6,8 @@ from typing import Protocol
 from tracelake.query.gate.parameters import QueryParameter
 from tracelake.query.pruning import SimpleFilter
 
-BoundValue = bool | int | float | str | bytes | None
+BoundScalar = bool | int | float | str | bytes | None
+BoundValue = BoundScalar | Sequence[BoundScalar]
 Columns = Mapping[str, str]
 """Names of columns with DuckDB's types of them, in their order."""
 

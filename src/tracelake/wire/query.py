@@ -24,6 +24,7 @@ MEDIA_TYPES: dict[str, str] = {
 SUMMARY_HEADER = "x-trace-query"
 """With a result that is not JSON: the reply without its rows, as JSON in ASCII characters."""
 
+PlainParameter = str | int | float | bool | None
 ParameterName = Annotated[str, Meta(pattern=r"^[a-z_][a-z0-9_]{0,62}\Z")]
 Sql = Annotated[str, Meta(min_length=1, max_length=MAX_SQL_CHARS)]
 
@@ -32,8 +33,8 @@ class ParameterValue(Request, frozen=True, kw_only=True):
     """A named value. It is bound by the engine and never becomes a part of the SQL."""
 
     type: ShortText
-    """A type of columns, such as `int64`, `uint256`, `text`, `bytes` or `timestamp`."""
-    value: str | int | float | bool | None
+    """A type of columns, such as `int64`, `uint256`, `text`, `bytes` or `timestamp`; with `[]` for a list of them."""
+    value: str | int | float | bool | Annotated[list[PlainParameter], Meta(max_length=10_000)] | None
     """Integers beyond 64 bits and decimals as text, bytes as `0x` hex, times with their zone."""
 
 

@@ -219,7 +219,7 @@ def test_footers_that_lie_are_contained(engine: Engine, tmp_path: Path, seed: in
         )
 
     async def ask_all() -> list[Any]:
-        return await asyncio.gather(*(answer(engine.server, query) for query in queries), return_exceptions=True)
+        return list(await asyncio.gather(*(answer(engine.server, query) for query in queries), return_exceptions=True))
 
     for outcome in engine.runner.run(ask_all()):
         if isinstance(outcome, TraceError):

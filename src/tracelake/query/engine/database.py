@@ -94,6 +94,8 @@ def quote_text(text: str) -> str:
 def _value(parameter: EngineParameter) -> object:
     if parameter.value is None:
         return None
+    if isinstance(parameter.value, tuple):
+        return list(parameter.value)
     if parameter.type.upper() == "BLOB":
         return bytes.fromhex(parameter.value)
     return duckdb.Value(parameter.value, duckdb.dtype(parameter.type))

@@ -57,8 +57,8 @@ class EngineParameter(msgspec.Struct, frozen=True):
 
     type: str
     """A DuckDB type without fields: `BIGINT`, `DECIMAL(38,2)`, `BIGNUM`, `VARCHAR`, `BLOB`, `TIMESTAMPTZ`, ..."""
-    value: str | None
-    """As text; hex digits for `BLOB`. None: NULL."""
+    value: str | tuple[str | None, ...] | None
+    """As text; hex digits for `BLOB`; the texts of the items for `VARCHAR[]`. None: NULL."""
 
     def __post_init__(self) -> None:
         if not _TYPE.fullmatch(self.type):

@@ -6,27 +6,31 @@ The SQL that runs has `CAST($name AS type)` at each place, so a value has the de
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 
 from tracelake.query.gate.refusals import quote, refuse
 
 MAX_PARAMETERS = 100
 MAX_VALUE = 10_000
+MAX_ITEMS = 10_000
+LIST = "[]"
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _INTEGER = re.compile(r"-?[0-9]{1,78}")
 _DECIMAL = re.compile(r"-?[0-9]{1,38}(?:\.[0-9]{1,38})?")
 _BYTES = re.compile(r"0x(?:[0-9a-fA-F]{2})*")
 
-BoundValue = bool | int | float | str | None
+BoundScalar = bool | int | float | str | None
+BoundValue = BoundScalar | list[BoundScalar]
 
 
 @dataclass(frozen=True, slots=True)
 class QueryParameter:
-    """A parameter as a caller sends it. `type` is a type of columns; integers beyond 64 bits are texts of digits."""
+    """A parameter as a caller sends it. `type` is a type of columns, with `[]` for a list of them; integers beyond 64
+    bits are texts of digits."""
 
     type: str
-    value: bool | int | float | str | None
+    value: bool | int | float | str | list[bool | int | float | str | None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +52,41 @@ def _typed(name: str, parameter: QueryParameter) -> TypedValue:
     if not _NAME.fullmatch(name):
         message = f"{quote(name)} is no name of a parameter: use small letters, digits and `_`."
         raise refuse("query_parameter", message, name=name)
-    if parameter.type not in _READERS:
+    kind = parameter.type.removesuffix(LIST)
+    if kind not in _READERS:
         message = f"The type of `${name}` is {quote(parameter.type)}; expected one of {', '.join(_READERS)}."
-        raise refuse("query_parameter", message, name=name)
-    reader, expected = _READERS[parameter.type]
+        raise refuse("query_parameter", f"{message} `[]` behind it makes a list.", name=name)
+    is_list = kind != parameter.type
     if parameter.value is None:
-        return TypedValue(_NULL_TYPES[parameter.type], None)
+        return TypedValue(_NULL_TYPES[kind] + (LIST if is_list else ""), None)
+    expected = ("a list; each item is " if is_list else "") + _READERS[kind][1]
     try:
-        if isinstance(parameter.value, str) and len(parameter.value) > MAX_VALUE:
-            raise ValueError
-        return reader(parameter.value)
+        if is_list != isinstance(parameter.value, list):
+            raise TypeError
+        return _read_list(kind, parameter.value) if isinstance(parameter.value, list) else _read(kind, parameter.value)
     except (ValueError, TypeError, OverflowError, InvalidOperation):
         raise refuse("query_parameter", f"The value of `${name}` is not {expected}.", name=name) from None
+
+
+def _read(kind: str, value: object) -> TypedValue:
+    if isinstance(value, str) and len(value) > MAX_VALUE:
+        raise ValueError
+    return _READERS[kind][0](value)
+
+
+def _read_list(kind: str, values: list[bool | int | float | str | None]) -> TypedValue:
+    if len(values) > MAX_ITEMS:
+        raise ValueError
+    items = [None if value is None else _read(kind, value) for value in values]
+    # Decimals have as many digits behind the point as the item with the most.
+    sql_type = max((item.sql_type for item in items if item is not None), key=_scale, default=_NULL_TYPES[kind])
+    texts: list[BoundScalar] = [None if item is None or isinstance(item.value, list) else item.value for item in items]
+    return TypedValue(sql_type + LIST, texts)
+
+
+def _scale(sql_type: str) -> int:
+    match = re.fullmatch(r"DECIMAL\(38,(\d+)\)", sql_type)
+    return int(match[1]) if match else 0
 
 
 def _bool(value: object) -> TypedValue:
@@ -127,7 +154,7 @@ def _timestamp(value: object) -> TypedValue:
     moment = datetime.fromisoformat(value)
     if moment.tzinfo is None:
         raise ValueError
-    return TypedValue("TIMESTAMP WITH TIME ZONE", moment.isoformat())
+    return TypedValue("TIMESTAMP WITH TIME ZONE", moment.astimezone(UTC).isoformat())
 
 
 _READERS: dict[str, tuple[Callable[[object], TypedValue], str]] = {
