@@ -7,8 +7,10 @@ that is the trouble. An alert must be silent over the quiet time, and fire over 
 import asyncio
 import errno
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import asyncpg
@@ -21,9 +23,11 @@ from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.dispatcher.http.health import HealthChecks
-from tracelake.ports import QueueRejectedError
+from tracelake.ports import ObjectMeta, QueueRejectedError
+from tracelake.query.metrics import QueryMetrics
 from tracelake.settings.home import Home
 from tracelake.stack.renewal import CredentialRenewal, read_renewal
+from tracelake.storage.file_cache import FileCache
 from tracelake.wire.sources import FireRequest
 
 Trouble: TypeAlias = Iterator[None]
@@ -66,6 +70,8 @@ class Stage:
 
     harness: DispatcherHarness
     org: str = dags.ORG
+    queries: QueryMetrics = field(default_factory=QueryMetrics)
+    """Of a Query Service beside it."""
 
     @property
     def flow(self) -> Flow:
@@ -86,7 +92,8 @@ class Stage:
             body = self.harness.call("internal", "GET", "/metrics").body
         except DispatcherUnavailableError:
             return Scrape(f"{target} 0\n")
-        return Scrape(f"{body.decode()}{target} 1\n")
+        own = [line for line in self.queries.render().decode().splitlines(keepends=True) if "trace_quer" in line]
+        return Scrape(f"{body.decode()}{''.join(own)}{target} 1\n")
 
     def round(self, name: str) -> None:
         """One turn of a loop, with what its timer counts."""
@@ -431,6 +438,45 @@ def certificate_expires(stage: Stage) -> Trouble:
     left.set(timedelta(days=13).total_seconds())
 
 
+def queries_wait(stage: Stage) -> Trouble:
+    yield
+    with stage.queries.waiting("engine"):
+        pass
+    yield
+    stage.queries.waiting_queries.labels("engine").inc()
+
+
+def queries_refused(stage: Stage) -> Trouble:
+    refused = stage.queries.queries.labels("user", "rate_limited")
+    refused.inc()
+    yield
+    refused.inc()
+    yield
+    refused.inc(50)
+
+
+def query_cache_churns(stage: Stage) -> Trouble:
+    """Ten files of a kilobyte, and room for one of them."""
+    stage.queries.cache_limit_bytes.set(1500)
+    with TemporaryDirectory() as scratch:
+        cache = FileCache(Path(scratch) / "cache", FixedTransfer(), 1500, stage.queries)
+        yield
+        cache.link([ObjectMeta("s3://a/0", 1000, "e", None)], Path(scratch) / "query")
+        yield
+        files = [ObjectMeta(f"s3://a/{number}", 1000, "e", None) for number in range(10)]
+        cache.link(files, Path(scratch) / "query")
+
+
+class FixedTransfer:
+    """A store that has every object."""
+
+    def upload(self, path: Path, uri: str) -> ObjectMeta:
+        raise NotImplementedError
+
+    def download(self, meta: ObjectMeta, path: Path) -> None:
+        path.write_bytes(b"x" * meta.size)
+
+
 SITUATIONS: dict[str, Callable[[Stage], Trouble]] = {
     "TraceDispatcherDown": dispatcher_down,
     "TraceLoopFails": loop_fails,
@@ -464,6 +510,9 @@ SITUATIONS: dict[str, Callable[[Stage], Trouble]] = {
     "TraceBuildStands": build_stands,
     "TraceLeasesRunOut": leases_run_out,
     "TraceFencedCalls": fenced_calls,
+    "TraceQueriesWait": queries_wait,
+    "TraceQueriesRefused": queries_refused,
+    "TraceQueryCacheChurns": query_cache_churns,
 }
 
 

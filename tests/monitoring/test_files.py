@@ -9,6 +9,8 @@ import yaml
 
 from tests.monitoring.files import PROMETHEUS, ROOT, dashboard, expressions, panels, rules
 from tracelake.dispatcher.metrics import SAME, Metrics
+from tracelake.http.metrics import HttpMetrics
+from tracelake.query.metrics import QueryMetrics
 
 OF_PROMETHEUS = {"up": ("job", "instance")}
 """Metrics that Prometheus adds, with their labels."""
@@ -18,9 +20,12 @@ TARGET = ("job", "instance")
 
 
 def declared() -> dict[str, tuple[str, ...]]:
-    """The labels of every series that a Dispatcher can have."""
-    metrics = Metrics()
-    known: dict[str, tuple[str, ...]] = dict(OF_PROMETHEUS)
+    """The labels of every series that a Dispatcher or a Query Service can have."""
+    return OF_PROMETHEUS | labels_of(Metrics()) | labels_of(QueryMetrics())
+
+
+def labels_of(metrics: HttpMetrics) -> dict[str, tuple[str, ...]]:
+    known: dict[str, tuple[str, ...]] = {}
     for family in metrics.registry.collect():
         labels = next(
             (tuple(item._labelnames) for item in vars(metrics).values() if getattr(item, "_name", "") == family.name),
@@ -110,6 +115,7 @@ def test_the_dashboard_can_be_imported_as_it_is() -> None:
         "Outbox and queues",
         "Buffered datasets",
         "Dispatcher",
+        "Queries",
     ]
     assert "id" not in board, "an id is given by whoever imports it"
     variables = {item["name"]: item["type"] for item in board["templating"]["list"]}
@@ -135,7 +141,7 @@ def test_every_metric_is_on_the_dashboard() -> None:
     shown = {selector.name for panel in panels() for target in panel["targets"]
              for selector in selectors(target["expr"].replace("$__rate_interval", "5m"))}  # fmt: skip
     exempt = {"process_virtual_memory_bytes", "process_start_time_seconds", "trace_always_on_sources"}
-    for family in Metrics().registry.collect():
+    for family in (*Metrics().registry.collect(), *QueryMetrics().registry.collect()):
         series = {family.name, f"{family.name}_total", f"{family.name}_bucket"}
         assert shown & series or family.name in exempt, family.name
 

@@ -10,12 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.http.support import fresh
+from tests.monitoring.promql import Scrape
 from tests.query.batch_support import COLUMNS, Person, claimed, write_result
 from tests.query.support import FILES, ServiceHarness, blocks_table, commit_blocks, parquet, wait_until
 from tests.routing.support import Flow
 from tests.sink.flow import BufferFlow
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.model.ids import new_id
+from tracelake.query.metrics import QueryMetrics
 from tracelake.wire.contract import QUERY_LISTENERS, Listener
 from tracelake.wire.routes import routes_of
 
@@ -236,6 +238,7 @@ def test_a_cancelled_query_ends_and_leaves_nothing(service: ServiceHarness, flow
         task = asyncio.create_task(ask)
         while not service.application.service._running:
             await asyncio.sleep(0.01)
+        assert service.application.metrics.running_queries._value.get() == 1
         path = f"/v1/query/{query_id}"
         twice = await service.ask_async(
             Listener.QUERY, "POST", "/v1/query", {"sql": "SELECT 1", "query_id": query_id}, headers
@@ -320,6 +323,18 @@ def test_nothing_is_answered_while_the_dispatcher_is_away(service: ServiceHarnes
         service.application.control._calls = calls
     assert (reply.status, reply.code) == (503, "store_unavailable")
     assert wait_until(lambda: [entry for entry in service.audits(flow.org) if entry["outcome"] == "store_unavailable"])
+
+
+def test_every_metric_of_queries_moves(service: ServiceHarness, flow: Flow) -> None:
+    """Except what tests of cancelled queries, of slots and of alerts see."""
+    before = Scrape(service.application.metrics.render().decode())
+    service.rows(flow.org, "SELECT count(*) FROM blocks")
+    now = Scrape(service.application.metrics.render().decode())
+    names = {family.name for family in QueryMetrics().registry.collect() if family.name.startswith("trace_quer")}
+    constant = {"trace_query_cache_limit_bytes", "trace_query_cache_evicted_bytes"}
+    gauges = {"trace_queries_running", "trace_queries_waiting"}  # as before, when the query has ended
+    assert {name for name in names - constant - gauges if before.family(name) == now.family(name)} == set()
+    assert now.family("trace_query_cache_limit_bytes")[frozenset()] == service.config.cache_bytes
 
 
 def test_probes_and_metrics(service: ServiceHarness) -> None:

@@ -82,6 +82,9 @@ class QueryApplication:
         self.exports = ResultExports(
             transfer=ports.transfer, bucket=config.scratch_bucket, download_seconds=config.download_seconds
         )
+        self._cache = FileCache(ports.directory / "cache", ports.transfer, config.cache_bytes, self.metrics)
+        self.metrics.cache_limit_bytes.set(config.cache_bytes)
+        (ports.directory / "cache").mkdir(parents=True, exist_ok=True, mode=0o700)
         running = ports.directory / "running"
         shutil.rmtree(running, ignore_errors=True)  # of a service that was killed
         running.mkdir(parents=True, mode=0o700)
@@ -89,10 +92,10 @@ class QueryApplication:
             control=self.control,
             gate=ports.gate,
             execution=QueryExecution(ports.engine, config.resources),
-            files=QueryFiles(FileCache(ports.directory / "cache", ports.transfer, config.cache_bytes)),
+            files=QueryFiles(self._cache),
             broker=TableBroker(ports.data_dsn),
             exports=self.exports,
-            slots=QuerySlots(config.slots),
+            slots=QuerySlots(config.slots, self.metrics),
             limits=config.limits,
             metrics=self.metrics,
             directory=running,
@@ -151,5 +154,6 @@ class QueryApplication:
 
     async def _expire(self) -> None:
         while True:
+            await asyncio.to_thread(self._cache.shrink)  # the limit may be lower than it was
             await self.exports.delete_expired(self._ports.objects)
             await asyncio.sleep(EXPIRE_SECONDS)

@@ -8,11 +8,12 @@
 """
 
 from collections.abc import AsyncIterator, Hashable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from tracelake.errors import TraceError
 from tracelake.http.fair_slots import FairSlots
+from tracelake.query.metrics import QueryMetrics
 
 RETRY_SECONDS = 2
 
@@ -46,8 +47,9 @@ class QueryCaller:
 
 
 class QuerySlots:
-    def __init__(self, limits: SlotLimits) -> None:
+    def __init__(self, limits: SlotLimits, metrics: QueryMetrics | None = None) -> None:
         self._limits = limits
+        self._metrics = metrics or QueryMetrics()
         self._users: dict[Hashable, int] = {}
         # More than engines: a query whose files are fetched holds none.
         active = 4 * limits.engines
@@ -65,7 +67,8 @@ class QuerySlots:
     @asynccontextmanager
     async def enter(self, caller: QueryCaller) -> AsyncIterator[None]:
         if caller.is_task:
-            async with self._tasks.slot(caller.subject), self._active.slot(caller.org, patient=True):
+            slots = (self._tasks.slot(caller.subject), self._active.slot(caller.org, patient=True))
+            async with self._entered("turn", *slots):
                 yield
             return
         person = (caller.org, caller.subject)
@@ -78,7 +81,7 @@ class QuerySlots:
             )
         self._users[person] = running + 1
         try:
-            async with self._active.slot(caller.org):
+            async with self._entered("turn", self._active.slot(caller.org)):
                 yield
         finally:
             self._users[person] -= 1
@@ -87,9 +90,16 @@ class QuerySlots:
 
     @asynccontextmanager
     async def engine(self, caller: QueryCaller, input_bytes: int) -> AsyncIterator[None]:
-        if input_bytes <= self._limits.heavy_bytes:
-            async with self._engines.slot(caller.org):
-                yield
-            return
-        async with self._heavy.slot(caller.org), self._engines.slot(caller.org):
+        slots = [self._engines.slot(caller.org)]
+        if input_bytes > self._limits.heavy_bytes:
+            slots.insert(0, self._heavy.slot(caller.org))
+        async with self._entered("engine", *slots):
+            yield
+
+    @asynccontextmanager
+    async def _entered(self, place: str, *slots: AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            with self._metrics.waiting(place):
+                for slot in slots:
+                    await stack.enter_async_context(slot)
             yield

@@ -11,10 +11,20 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tracelake.ports import FileTransfer, ObjectMeta
 
 _STREAMS = 8
+
+
+class CacheObserver(Protocol):
+    """Is told of sizes in bytes, by any thread."""
+
+    def fetched(self, size: int) -> None: ...
+    def evicted(self, size: int) -> None: ...
+    def measured(self, size: int) -> None:
+        """All copies together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +32,7 @@ class FileCache:
     directory: Path
     transfer: FileTransfer
     max_bytes: int = 20 * 1024**3
+    observer: CacheObserver | None = None
 
     def link(self, files: Sequence[ObjectMeta], target: Path) -> list[Path]:
         """Each file, whole and checked, below `target`, which the caller removes when done, or to end this early."""
@@ -32,7 +43,7 @@ class FileCache:
         if missing:  # threads, and a look at the whole directory, only for who has to wait anyway
             with ThreadPoolExecutor(_STREAMS, thread_name_prefix="fetch") as pool:
                 list(pool.map(lambda file: self._fetch(file, paths[file]), missing))
-            self._shrink()
+            self.shrink()
         return [paths[file] for file in files]
 
     def _link(self, path: Path) -> bool:
@@ -51,8 +62,10 @@ class FileCache:
             if not path.parent.exists():
                 raise FileNotFoundError(f"nobody waits for {path.name} any more: its directory was removed")
             self.transfer.download(file, self.directory / path.name)
+            if self.observer is not None:
+                self.observer.fetched(file.size)
 
-    def _shrink(self) -> None:
+    def shrink(self) -> None:
         """The copies that were used longest ago go first."""
         entries = []
         for path in self.directory.glob("*.parquet"):
@@ -64,9 +77,13 @@ class FileCache:
         total = sum(size for _, size, _ in entries)
         for _, size, path in sorted(entries):
             if total <= self.max_bytes:
-                return
+                break
             path.unlink(missing_ok=True)
             total -= size
+            if self.observer is not None:
+                self.observer.evicted(size)
+        if self.observer is not None:
+            self.observer.measured(total)
 
 
 def _name(file: ObjectMeta) -> str:
