@@ -1,9 +1,10 @@
 """The Python SDK against a real Dispatcher and a real object store: what it says is what they take."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -12,7 +13,13 @@ from tests.support.dispatcher import DispatcherHarness
 from tests.support.object_store import object_store
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.sts import EndpointMinter
+from tracelake.runner.egress import Destinations, EgressProxy
+from tracelake.runner.exchange import SandboxReply, SandboxRequest
+from tracelake.runner.inside import HOST, PORTS
+from tracelake.runner.object_paths import ObjectGrant
+from tracelake.runner.upstream import UpstreamService
 from tracelake.sdk import CallError, FencedError, FunctionTask
+from tracelake.sdk.http import HttpAnswer, HttpExchange
 from tracelake.stack import listeners
 from tracelake.stack.seaweedfs import EmbeddedObjectStore
 from tracelake.stack.store_roles import TASK_ROLE
@@ -38,25 +45,66 @@ def harness(
         running.stop()
 
 
-def open_task(harness: DispatcherHarness) -> tuple[Claimed, FunctionTask]:
+def read_body(reply: SandboxReply, harness: DispatcherHarness) -> bytes:
+    async def read(stream: AsyncIterator[bytes]) -> bytes:
+        return b"".join([part async for part in stream])
+
+    return reply.body if reply.stream is None else harness.run(read(reply.stream))
+
+
+def make_proxy(harness: DispatcherHarness, seaweed: EmbeddedObjectStore, task: Claimed) -> HttpExchange:
+    """The way out of the sandbox that the attempt would run in."""
+    layout, task_id = harness.config.layout, UUID(task.task_id)
+    write = [task.where("s3")["write_prefix"], layout.buffer_prefix(task_id, 1), layout.scratch_prefix(task_id, 1)]
+    proxy = EgressProxy(
+        task_id=task_id,
+        attempt=1,
+        grant=ObjectGrant(read=[layout.generation(**task.output("s3"))], write=write),
+        destinations=Destinations(
+            tasks=UpstreamService(listeners.url(harness.sockets["task"], "127.0.0.1"), str(harness.tls.ca)),
+            queries=None,
+            objects=UpstreamService(seaweed.endpoint),
+        ),
+        count_refusal=lambda _reason: None,
+    )
+
+    def exchange(method: str, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+        assert url.startswith(OWN)
+        lines = {"host": OWN.removeprefix("http://"), **headers}
+        target = url.removeprefix(OWN)
+        request = SandboxRequest(method=method, target=target, headers=tuple(lines.items()), body=body)
+        reply = harness.run(proxy.handle(request))
+        return HttpAnswer(reply.status, dict(reply.headers), read_body(reply, harness))
+
+    return exchange
+
+
+OWN = f"http://{HOST}:{PORTS[1]}"
+"""What a function in a sandbox calls."""
+
+
+def open_task(
+    harness: DispatcherHarness, seaweed: EmbeddedObjectStore, *, sandboxed: bool
+) -> tuple[Claimed, FunctionTask]:
     job = make_job(harness, operator="udf", limits={"timeout_seconds": 600})
-    source = harness.make_job("source", org="source", outputs=[])
-    assert source
     unit = {"partition_key": "0-9", "start": 0, "end": 9}
-    outputs = job["outputs"][0]
-    read = {"input_index": 0, "dataset_uuid": outputs["dataset_uuid"], "dataset_version": outputs["dataset_version"]}
-    task = claimed(harness, job, unit=unit, inputs=[read | {"unit": unit}])
+    generation = {name: job["outputs"][0][name] for name in ("dataset_uuid", "dataset_version")}
+    task = claimed(harness, job, unit=unit, inputs=[{"input_index": 0, **generation, "unit": unit}])
     lease = task.lease
     event: dict[str, Any] = lease["task"] | {name: lease[name] for name in ("lease_token", "capability_token")}
-    environment = {
-        "TRACE_TASK_URL": listeners.url(harness.sockets["task"], "127.0.0.1"),
-        "TRACE_CA_FILE": str(harness.tls.ca),
-    }
-    return task, FunctionTask(event, environment)
+    if sandboxed:
+        environment = {"TRACE_TASK_URL": OWN, "AWS_ENDPOINT_URL_S3": OWN}
+        return task, FunctionTask(event, environment, make_proxy(harness, seaweed, task))
+    task_url = listeners.url(harness.sockets["task"], "127.0.0.1")
+    return task, FunctionTask(event, {"TRACE_TASK_URL": task_url, "TRACE_CA_FILE": str(harness.tls.ca)})
 
 
-def test_a_function_from_its_first_call_to_its_report(harness: DispatcherHarness) -> None:
-    claim, task = open_task(harness)
+@pytest.mark.parametrize("sandboxed", [False, True])
+def test_a_function_from_its_first_call_to_its_report(
+    harness: DispatcherHarness, seaweed: EmbeddedObjectStore, sandboxed: bool
+) -> None:
+    """With the addresses of the services, and through the way out of a sandbox."""
+    claim, task = open_task(harness, seaweed, sandboxed=sandboxed)
     assert task.heartbeat()["cancel"] is False
     assert task.get(task.put("state/ä b+c.json", b"{}")) == b"{}"
     assert task.publish([{"k": "1:0xab"}, {"k": "2:0xcd"}], key="k") == 2
