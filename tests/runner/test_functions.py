@@ -1,6 +1,9 @@
 """A Python function runs in its sandbox, and each way to end is reported as what it is."""
 
+import lzma
+import platform
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -158,3 +161,17 @@ def test_node(functions: Functions) -> None:
     assert result.ending == "completed", result
     assert msgspec.json.decode(result.response) == {"event": {"a": 1}, "id": "request-1"}
     assert result.stdout == "hello\n"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the prebuilt program is for x86_64; see bootstrap.rs")
+def test_rust(functions: Functions) -> None:
+    """A custom runtime: any program that speaks the Runtime API."""
+    program = lzma.decompress((Path(__file__).parent / "rust" / "bootstrap-x86_64.xz").read_bytes())
+    files: dict[str, str | bytes] = {"bootstrap": program}
+    result = functions.run(files, language="rust", event={"a": 1})
+    assert (result.ending, msgspec.json.decode(result.response)) == ("completed", {"a": 1}), result
+    assert result.stdout == "an event of 8 bytes\n"
+    result = functions.run(files, language="rust", event="fail")
+    assert result.error is not None
+    assert (result.ending, result.error.error_type) == ("error", "Failure")
+    assert functions.run(files, language="rust", event="memory").ending == "memory"
