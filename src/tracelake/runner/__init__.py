@@ -8,5 +8,5 @@
 - `outcome`, `output`: how it ended, for people; never with a token.
 - `clients`: the programs that run a handler inside of the sandbox.
 
-Nothing runs twice in one sandbox. The threat model is docs/adr (users' code).
+Nothing runs twice in one sandbox. The threat model is docs/adr/0039-runner-of-users-functions.md.
 """

@@ -1,0 +1,133 @@
+"""What a run of a user's function costs: in its sandbox, against the bare interpreter.
+
+    python -m benchmarks.functions [--quick | --smoke]
+
+All subjects take turns in one run. The last line is one JSON object of medians in milliseconds.
+
+- `python_ms`, `node_ms`: a handler that returns its event, from the start of its sandbox to its judged end; a spare is
+  ready. `cold_ms`: the same in Python without spares. `..._p99_ms`: the slowest of a hundred.
+- `bare_python_ms`, `bare_node_ms`: the interpreter as a plain process that imports what the runtime client imports.
+- `sandbox_cost_ms`: `python_ms` less `bare_python_ms`, round by round: the sandbox, the Runtime API and the judgement.
+- `runs_per_second`: runs in Python, with as many at once as there are cores.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+from benchmarks.support.options import parse_scale, say
+from benchmarks.support.stats import Series, interleave, percentile
+from tracelake.runner.exchange import SandboxReply, SandboxRequest, refuse
+from tracelake.runner.function import CountRefusal, Egress, FunctionRunner, StopSignal
+from tracelake.runner.languages import FunctionPlan, find_node
+from tracelake.runner.memory import MemoryLimiter
+from tracelake.runner.outcome import RunEnding
+from tracelake.runner.runtime_api import RuntimeApi
+from tracelake.sandbox.server import SandboxServer
+from tracelake.sandbox.spec import MIB
+
+INSIDE = "tracelake.runner.inside"
+FILES = {
+    "main.py": "def handler(event, context):\n    return event\n",
+    "main.mjs": "export async function handler(event) { return event; }\n",
+}
+BARE_PYTHON = (os.path.realpath(sys.executable), "-I", "-S", "-B", "-c", "import importlib, json, socket, traceback")
+
+
+async def refuse_all(_request: SandboxRequest) -> SandboxReply:
+    return refuse(403, "egress_refused", "nothing is reachable")
+
+
+async def run_function(functions: FunctionRunner, bundle: Path, language: str) -> None:
+    plan = FunctionPlan(
+        language=language,
+        entrypoint="main.handler",
+        bundle=bundle,
+        timeout_seconds=60.0,
+        memory_bytes=256 * MIB,
+        scratch_bytes=MIB,
+        environment={},
+    )
+    api = RuntimeApi(request_id="1", event=b'{"a":1}', deadline_ms=0, function_name="bench")
+    egress = Egress(handler=refuse_all, count_refusal=CountRefusal())
+    result = await functions.run(plan, api, egress, StopSignal())
+    assert result.ending is RunEnding.COMPLETED, result
+
+
+async def spawn(command: tuple[str, ...]) -> None:
+    process = await asyncio.create_subprocess_exec(*command, env={})
+    assert await process.wait() == 0
+
+
+async def timed(subject: Callable[[], Awaitable[None]]) -> float:
+    began = time.perf_counter()
+    await subject()
+    elapsed = time.perf_counter() - began
+    await asyncio.sleep(0.05)  # the next spare is made while nothing is measured
+    return elapsed * 1000
+
+
+async def run_many(run: Callable[[], Awaitable[None]], count: int) -> float:
+    """Runs per second."""
+    began, left = time.perf_counter(), iter(range(count))
+
+    async def work() -> None:
+        for _ in left:
+            await run()
+
+    await asyncio.gather(*(work() for _ in range(os.cpu_count() or 1)))
+    return count / (time.perf_counter() - began)
+
+
+async def measure() -> dict[str, object]:
+    scale = parse_scale(__doc__)
+    limiter = MemoryLimiter.choose()
+    warm, cold = SandboxServer(INSIDE, spares=2), SandboxServer(INSIDE)
+    await warm.start()
+    await cold.start()
+    with tempfile.TemporaryDirectory(prefix="trace-functions-") as directory:
+        bundle = Path(directory)
+        bundle.chmod(0o755)
+        for name, source in FILES.items():
+            (bundle / name).write_text(source)
+            (bundle / name).chmod(0o444)
+        functions = FunctionRunner(warm, limiter)
+        run_python = partial(run_function, functions, bundle, "python")
+        subjects: dict[str, Callable[[], Awaitable[None]]] = {
+            "python": run_python,
+            "bare_python": partial(spawn, BARE_PYTHON),
+            "cold": partial(run_function, FunctionRunner(cold, limiter), bundle, "python"),
+        }
+        if node := find_node():
+            subjects["node"] = partial(run_function, functions, bundle, "node")
+            subjects["bare_node"] = partial(spawn, (str(node), "-e", "require('http')"))
+        for subject in subjects.values():
+            await subject()
+        readings = {name: partial(timed, subject) for name, subject in subjects.items()}
+        series = await interleave(readings, scale.pick(100, 30, 2), say, show=lambda value: f"{value:.1f} ms")
+        rate = await run_many(run_python, scale.pick(200, 60, 4))
+    await warm.close()
+    await cold.close()
+    return summarise(series) | {"runs_per_second": round(rate, 1), "memory_limit": limiter.means}
+
+
+def summarise(series: dict[str, Series]) -> dict[str, object]:
+    figures: dict[str, object] = {}
+    for name, values in series.items():
+        figures[f"{name}_ms"] = round(values.median, 1)
+        figures[f"{name}_quartiles"] = values.spread
+        figures[f"{name}_p99_ms"] = round(percentile(values.values, 0.99), 1)
+    cost = Series([a - b for a, b in zip(series["python"].values, series["bare_python"].values, strict=True)])
+    figures["sandbox_cost_ms"] = round(cost.median, 1)
+    figures["sandbox_cost_quartiles"] = cost.spread
+    return figures
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(measure()) | {"cores": os.cpu_count()}))
