@@ -212,8 +212,9 @@ def test_the_loop_records_what_nobody_asks_for(ann: Person) -> None:
     query, task = ann.submitted()
     write_result(ann, task, claimed(ann, task))
     assert ann.outcomes() == ["submitted"]
-    ann.harness.run(ann.harness.dispatcher.query_outcomes.run_once())
-    assert ann.outcomes() == ["submitted", "ok"]
+    for _ in range(2):
+        ann.harness.run(ann.harness.dispatcher.query_outcomes.run_once())
+        assert ann.outcomes() == ["submitted", "ok"]
     assert ann.state(query) == "done"
     assert ann.outcomes() == ["submitted", "ok"]
 
