@@ -143,6 +143,29 @@ def test_a_query_reads_what_was_committed_when_it_was_submitted(ann: Person) -> 
     assert len(granted) == 1
 
 
+def test_files_of_other_blocks_are_not_read(ann: Person) -> None:
+    for start in (10, 20, 30):
+        write(ann.flow, start, start + 9, f"blocks_{start}_{start + 9}.parquet")
+
+    def read(*blocks: int) -> tuple[list[str], int]:
+        query, task = ann.submitted(blocks={"blocks": list(blocks)})
+        lease = claimed(ann, task)
+        unit = lease["task"]["inputs"][0]["unit"]
+        span = {"start": unit["start"], "end": unit["end"]} if "start" in unit else {}
+        item = lease["task"]["inputs"][0]
+        body = {"dataset_uuid": item["dataset_uuid"], "dataset_version": item["dataset_version"]} | span
+        units = ann.harness.task("files", lease["capability_token"], fence(task, lease, **body)).body["units"]
+        size = ann.show(query).body["query"]["input_bytes"]
+        report(ann, task, lease, "Failed", retryable=False)
+        return [f"{unit['start']}-{unit['end']}" for unit in units], size
+
+    everything = ["0-9", "10-19", "20-29", "30-39"]
+    assert read(15, 25) == (["10-19", "20-29"], len("blocks_10_19.parquet") * 2)
+    assert read(20, 2**63 - 1)[0] == ["20-29", "30-39"]
+    assert read(0, 2**63 - 1)[0] == everything
+    assert read(100, 200)[0] == everything, "the columns of a relation are those of its files"
+
+
 def test_what_is_not_published_in_the_org_cannot_be_read(ann: Person, harness: DispatcherHarness) -> None:
     assert ann.submit(relations=["nothing"]).code == "query_unknown_relation"
     stranger = Person(fresh_flow(harness))

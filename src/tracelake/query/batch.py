@@ -14,6 +14,7 @@ from tracelake.errors import TraceError
 from tracelake.model.ids import new_id
 from tracelake.query.control import ControlPlane
 from tracelake.query.exports import ResultExports
+from tracelake.query.gate.batch import CheckedBatchQuery
 from tracelake.query.gate.parameters import QueryParameter
 from tracelake.query.metrics import QueryMetrics
 from tracelake.query.parts import SqlGate
@@ -87,7 +88,7 @@ class BatchQueryFront:
                 message = f"A batch query has no {field}: its result is Parquet, and its time limit is a setting."
                 raise TraceError("body_invalid", message, field=field)
         async with self.slots.enter(QueryCaller(org=user.org, subject=user.sub, is_task=False)):
-            relations = await self._check(user.org, request)
+            checked = await self._check(user.org, request)
             submission = BatchSubmission(
                 org=user.org,
                 subject=user.sub,
@@ -95,12 +96,13 @@ class BatchQueryFront:
                 sql=request.sql,
                 parameters=request.parameters,
                 limit=request.limit,
-                relations=relations,
+                relations=checked.relations,
+                blocks=checked.blocks,
                 sql_sha256=hash_text(request.sql),
             )
             return await self.control.submit_batch(submission)
 
-    async def _check(self, org: str, request: QueryRequest) -> list[str]:
+    async def _check(self, org: str, request: QueryRequest) -> CheckedBatchQuery:
         names = [relation.name for relation in await self.control.relations(org)]
         parameters = {name: QueryParameter(item.type, item.value) for name, item in request.parameters.items()}
         return await self.gate.check_batch(org, request.sql, parameters, names)

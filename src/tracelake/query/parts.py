@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from tracelake.query.gate.batch import CheckedBatchQuery
 from tracelake.query.gate.parameters import QueryParameter
 from tracelake.query.pruning import SimpleFilter
 
@@ -43,6 +44,6 @@ class SqlGate(Protocol):
 
     async def check_batch(
         self, org: str, sql: str, parameters: Mapping[str, QueryParameter], relations: Sequence[str]
-    ) -> list[str]:
-        """The relations that a batch query reads. Raises TraceError."""
+    ) -> CheckedBatchQuery:
+        """The same for a batch query. Raises TraceError."""
         ...

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from tracelake.wire.base import Name, Reply, Request, Sha256, ShortText
+from tracelake.wire.base import Cursor, Name, Reply, Request, Sha256, ShortText
 from tracelake.wire.query import (
     ParameterName,
     ParameterValue,
@@ -83,6 +83,8 @@ class BatchSubmission(Request, frozen=True, kw_only=True, omit_defaults=True):
     limit: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     relations: Annotated[list[Name], Meta(max_length=MAX_RELATIONS)]
     """The names that it reads."""
+    blocks: Annotated[dict[Name, tuple[Cursor, Cursor]], Meta(max_length=MAX_RELATIONS)] = {}
+    """The first and the last block that it needs of some of them; of the others it needs all."""
     sql_sha256: Sha256
 
 

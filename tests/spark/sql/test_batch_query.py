@@ -144,4 +144,4 @@ def test_a_relation_that_may_have_been_meant() -> None:
     with pytest.raises(TraceError) as refusal:
         check_batch_query("SELECT * FROM transfer", {}, ["transfers", "blocks"])
     assert refusal.value.details["suggestions"] == ["transfers"]
-    assert check_batch_query("SELECT 1 AS a FROM Transfers", {}, ["transfers", "blocks"]) == ["transfers"]
+    assert check_batch_query("SELECT 1 AS a FROM Transfers", {}, ["transfers", "blocks"]).relations == ["transfers"]

@@ -12,7 +12,7 @@ it once more (`spark.plan_gate`).
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -25,6 +25,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from tracelake.catalogue.sql.alignment import first_difference
+from tracelake.catalogue.sql.block_bounds import Blocks, find_block_bounds
 from tracelake.catalogue.sql.cost import CostError
 from tracelake.catalogue.sql.expressions import WRITTEN
 from tracelake.catalogue.sql.findings import MAX_LENGTH, Finding, SqlRefusedError, position, shown
@@ -166,6 +167,8 @@ class GatedQuery:
     """False: there are others too, by `*`."""
     ordered: bool = False
     """The outermost SELECT has an ORDER BY."""
+    blocks: Mapping[str, Blocks] = field(default_factory=dict)
+    """Of a person's query: the blocks that it needs of relations of which it does not need all."""
 
     def sql(self, views: Mapping[str, str]) -> str:
         """With the views' names put in; they are ours."""
@@ -179,13 +182,14 @@ def gate(query: str, inputs: frozenset[str] | None = None) -> GatedQuery:
     return _gate(query, inputs, None)
 
 
-def gate_with_values(query: str, inputs: frozenset[str], names: frozenset[str]) -> GatedQuery:
+def gate_with_values(query: str, inputs: frozenset[str], values: Mapping[str, Any]) -> GatedQuery:
     """The gate for a person's query, in which `$name` stands for a value. Nothing of the text is kept in memory."""
-    return _gate(query, inputs, names)
+    return _gate(query, inputs, values)
 
 
-def _gate(query: str, inputs: frozenset[str] | None, names: frozenset[str] | None) -> GatedQuery:
-    """`names` are those of the values; None: the parameters are those of a unit."""
+def _gate(query: str, inputs: frozenset[str] | None, values: Mapping[str, Any] | None) -> GatedQuery:
+    """`values` are those that names stand for; None: the parameters are those of a unit."""
+    names = None if values is None else frozenset(values)
     _check_text(query)
     marked, places = _mark_parameters(query) if names is None else _mark_values(query, names)
     tokens = _tokens(query, marked)
@@ -224,7 +228,12 @@ def _gate(query: str, inputs: frozenset[str] | None, names: frozenset[str] | Non
         tuple((name, *position(query, offset)) for name, offset in columns),
         names_all,
         trees[0].unnest().args.get("order") is not None,
+        {} if inputs is None or values is None else find_block_bounds(trees[0], inputs, _integers(values)),
     )
+
+
+def _integers(values: Mapping[str, Any]) -> dict[str, int]:
+    return {name: value for name, value in values.items() if isinstance(value, int) and not isinstance(value, bool)}
 
 
 _DIALECT = Spark()

@@ -49,7 +49,7 @@ class BatchQueryConfig(OperatorConfig, frozen=True, kw_only=True):
         """The query as written anew for Spark."""
         from tracelake.catalogue.sql.gate import gate_with_values
 
-        return gate_with_values(self.query, frozenset(self.inputs), frozenset(self.parameters))
+        return gate_with_values(self.query, frozenset(self.inputs), self.values())
 
     def values(self) -> dict[str, Any]:
         """What Spark binds to the names. A value never becomes a part of the text."""

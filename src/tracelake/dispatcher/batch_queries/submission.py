@@ -49,8 +49,10 @@ _OPEN = """
 
 # One statement, so one moment: what was committed by then is what the query reads, in each of its attempts.
 _COMMITTED = """
-    SELECT u.dataset_uuid, max(m.created_at) AS as_of, sum(manifest_bytes(m.objects))::bigint AS bytes
-    FROM unnest($1::uuid[], $2::uuid[]) AS g(dataset_uuid, dataset_version)
+    SELECT u.dataset_uuid, max(m.created_at) AS as_of, sum(manifest_bytes(m.objects))::bigint AS all_bytes,
+           sum(manifest_bytes(m.objects)) FILTER (
+               WHERE u.range_start IS NULL OR (u.range_end >= g.first AND u.range_start <= g.last))::bigint AS bytes
+    FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[]) AS g(dataset_uuid, dataset_version, first, last)
     JOIN dataset_units u ON u.dataset_uuid = g.dataset_uuid AND u.dataset_version = g.dataset_version
     JOIN manifests m ON m.manifest_id = u.manifest_id GROUP BY u.dataset_uuid"""
 
@@ -75,6 +77,8 @@ class _PinnedReading:
     moments: dict[UUID, Any]
     """By dataset of files: the newest commit."""
     input_bytes: int
+    blocks: dict[UUID, tuple[int, int]]
+    """By dataset of files: the blocks that are read, if not all."""
 
     @property
     def datasets(self) -> list[QueriedDataset]:
@@ -89,10 +93,18 @@ class _PinnedReading:
                 input_index=index,
                 dataset_uuid=item.dataset_uuid,
                 dataset_version=item.dataset_version,
-                unit=_ALL_COMMITS if item.storage == "buffered" else _WHOLE,
+                unit=self._unit(item),
             )
             for index, item in enumerate(self.relations)
         ]
+
+    def _unit(self, item: ReadableRelation) -> Unit:
+        if item.storage == "buffered":
+            return _ALL_COMMITS
+        if item.dataset_uuid not in self.blocks:
+            return _WHOLE
+        first, last = self.blocks[item.dataset_uuid]
+        return Unit(partition_key=f"{first}-{last}", start=first, end=last)
 
     def pins(self) -> list[tuple[UUID, UUID, Any]]:
         return [
@@ -205,13 +217,21 @@ async def _resolve(connection: Connection, body: BatchSubmission) -> _PinnedRead
             raise TraceError("query_unknown_relation", name=name)
     relations = [published[name] for name in names]
     files = [item for item in relations if item.storage == "s3"]
-    generations = [(item.dataset_uuid, item.dataset_version) for item in files]
-    rows = await connection.fetch(_COMMITTED, *columns(generations)) if files else []
+    ranges = [(item.dataset_uuid, item.dataset_version, *body.blocks.get(item.name, (0, MAX_CURSOR))) for item in files]
+    rows = await connection.fetch(_COMMITTED, *columns(ranges)) if files else []
     moments = {row["dataset_uuid"]: row["as_of"] for row in rows}
     for item in files:
         if item.dataset_uuid not in moments:
             raise TraceError("dataset_not_committed", f"Nothing of the dataset {item.name} has been committed yet.")
-    return _PinnedReading(relations, moments, sum(row["bytes"] for row in rows))
+    # Nothing in the range: all files are read then, since the columns of a relation are those of its files.
+    pruned = {row["dataset_uuid"] for row in rows if row["bytes"] is not None}
+    blocks = {
+        item.dataset_uuid: body.blocks[item.name]
+        for item in files
+        if item.name in body.blocks and item.dataset_uuid in pruned
+    }
+    size = sum(row["all_bytes"] if row["bytes"] is None else row["bytes"] for row in rows)
+    return _PinnedReading(relations, moments, size, blocks)
 
 
 def _audit_record(body: BatchSubmission, reading: _PinnedReading) -> QueryAuditRecord:

@@ -51,6 +51,10 @@ _WHOLE_AS_OF = """
     WHERE dataset_uuid = $1 AND dataset_version = $2 AND unit = '*' AND created_at <= $3 AND revision IS NOT NULL
     ORDER BY revision DESC LIMIT 1"""
 
+_START_BEFORE = """
+    SELECT max(range_start) FROM dataset_units
+    WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $3"""
+
 _NEWEST = "SELECT max(created_at) FROM manifests WHERE dataset_uuid = $1 AND dataset_version = $2"
 
 _HAS_UNITS = "SELECT EXISTS (SELECT FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2)"
@@ -91,13 +95,14 @@ async def list_files(
     """Lists the units that have a part in the range, in its order; without a range, all of them.
 
     Needs a connection that sees one moment (REPEATABLE READ). Later pages, which name the time of the first, are of
-    that moment, whatever was committed meanwhile; a page that names none is of now. A first page that names one is of
-    all blocks.
+    that moment, whatever was committed meanwhile; a page that names none is of now.
     """
     last = _LAST if end is None else end
     if as_of is not None:
-        units, following = await _list_as_of(connection, generation, last, -1 if after is None else after, as_of)
+        begin = await _start_before(connection, generation, start) - 1 if after is None else after
+        units, following = await _list_as_of(connection, generation, last, begin, as_of)
         if after is None:
+            units = [unit for unit in units if start is None or unit.end is None or unit.end >= start]
             units[:0] = [_unit(row) for row in await connection.fetch(_WHOLE_AS_OF, *generation, as_of)]
         return FilesReply(units=units, next=following, as_of=as_of if following is not None else None)
     first = _FIRST if start is None else start
@@ -175,6 +180,14 @@ async def _find_generation(connection: Connection, body: DatasetFilesRequest) ->
     if requested_version is not None and not await connection.fetchval(_IS_GENERATION, *generation):
         raise TraceError("dataset_not_found", "The dataset has no such generation.", field="dataset_version")
     return dataset["storage"], generation
+
+
+async def _start_before(connection: Connection, generation: tuple[UUID, UUID], start: int | None) -> int:
+    """Where the last unit begins that begins at this block or before; all others begin later."""
+    if start is None:
+        return _FIRST
+    begin: int | None = await connection.fetchval(_START_BEFORE, *generation, start)
+    return start if begin is None else begin
 
 
 async def _list_as_of(

@@ -4,6 +4,8 @@ The worker checks a query again before it runs it, with Spark's own parser as we
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from tracelake.catalogue.spec import ConfigFieldError
 from tracelake.catalogue.sql.findings import SqlRefusedError
@@ -28,21 +30,33 @@ _CODES = {
 """Whatever else the gate finds is something that queries may not use."""
 
 
-def check_batch_query(sql: str, parameters: Mapping[str, QueryParameter], relations: Sequence[str]) -> list[str]:
-    """The relations that the query reads. Raises TraceError."""
+@dataclass(frozen=True, slots=True)
+class CheckedBatchQuery:
+    """What a query that passed reads."""
+
+    relations: list[str]
+    blocks: dict[str, tuple[int, int]]
+    """Of relations of which it does not need all blocks."""
+
+
+def check_batch_query(
+    sql: str, parameters: Mapping[str, QueryParameter], relations: Sequence[str]
+) -> CheckedBatchQuery:
+    """Raises TraceError."""
     check_parameters(parameters)
+    values: dict[str, Any] = {}
     for name, parameter in parameters.items():
         try:
-            read_value(name, BatchParameter(parameter.type, parameter.value))
+            values[name] = read_value(name, BatchParameter(parameter.type, parameter.value))
         except ConfigFieldError as error:
             raise refuse("query_parameter", f"{error}.", name=name) from None
     try:
-        query = gate_with_values(sql, frozenset(relations), frozenset(parameters))
+        query = gate_with_values(sql, frozenset(relations), values)
     except SqlRefusedError as error:
         raise _refusal(error, relations) from None
     if len(query.relations) > MAX_RELATIONS:
         raise refuse("query_too_complex", f"A query reads at most {MAX_RELATIONS} datasets.")
-    return sorted(query.relations)
+    return CheckedBatchQuery(sorted(query.relations), dict(query.blocks))
 
 
 def _refusal(error: SqlRefusedError, relations: Sequence[str]) -> TraceError:

@@ -12,7 +12,7 @@ import msgspec
 
 from tracelake.errors import TraceError
 from tracelake.limited_processes.child import limit_and_serve
-from tracelake.query.gate.batch import check_batch_query
+from tracelake.query.gate.batch import CheckedBatchQuery, check_batch_query
 from tracelake.query.gate.check import CheckedQuery, QueryGate
 from tracelake.query.gate.parameters import QueryParameter
 
@@ -42,7 +42,7 @@ class RefusedReply(msgspec.Struct, tag="refused", frozen=True):
 
 
 class CheckedBatchReply(msgspec.Struct, tag="checked_batch", frozen=True):
-    relations: list[str]
+    query: CheckedBatchQuery
 
 
 REPLIES = msgspec.msgpack.Decoder(CheckedReply | CheckedBatchReply | RefusedReply)
@@ -57,8 +57,8 @@ def prepare() -> Callable[[bytes], bytes]:
         request = _REQUESTS.decode(body)
         try:
             if isinstance(request, BatchCheckRequest):
-                relations = check_batch_query(request.sql, request.parameters, request.relations)
-                return msgspec.msgpack.encode(CheckedBatchReply(relations))
+                query = check_batch_query(request.sql, request.parameters, request.relations)
+                return msgspec.msgpack.encode(CheckedBatchReply(query))
             return msgspec.msgpack.encode(CheckedReply(gate.check(request.sql, request.parameters, request.relations)))
         except TraceError as error:
             return msgspec.msgpack.encode(RefusedReply(error.code, error.message, error.details))

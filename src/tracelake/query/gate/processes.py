@@ -17,6 +17,7 @@ from tracelake.limited_processes.pool import (
     OverLimitError,
     ProcessLostError,
 )
+from tracelake.query.gate.batch import CheckedBatchQuery
 from tracelake.query.gate.check import CheckedQuery, Relations
 from tracelake.query.gate.child import (
     REPLIES,
@@ -64,13 +65,13 @@ class GateProcesses:
 
     async def check_batch(
         self, org: str, sql: str, parameters: Mapping[str, QueryParameter], relations: Sequence[str]
-    ) -> list[str]:
-        """The relations that a batch query reads. Raises TraceError."""
+    ) -> CheckedBatchQuery:
+        """The same for a batch query. Raises TraceError."""
         request = _encode(BatchCheckRequest(sql, dict(parameters), list(relations)))
         async with self._slots.slot(org):
             reply = await self._ask(request)
         assert isinstance(reply, CheckedBatchReply)
-        return reply.relations
+        return reply.query
 
     async def _ask(self, request: bytes) -> CheckedReply | CheckedBatchReply:
         try:
