@@ -6,17 +6,20 @@ import json
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from tests.http.support import Claimed, Refusals, claimed, fresh, make_job
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.harnesses import harness_of_module as harness
 from tests.support.minter import MemoryMinter
+from tracelake.dispatcher.artifacts import list_publications
 from tracelake.dispatcher.task_credentials import GrantGroup, TaskCredentials
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.model.session_policy import POLICY_CHARACTERS, write_policy
 from tracelake.ports import MintedCredentials
 from tracelake.tokens.token_claims import AUDIENCE, S3Grant, VerifiedClaims
+from tracelake.wire.task_calls import DatasetPublished
 
 __all__ = ["harness"]
 
@@ -280,3 +283,27 @@ def test_a_stale_attempt_copies_nothing(harness: DispatcherHarness) -> None:
     assert task.call("complete", status="Canceled").status == 200
     assert task.call("complete", status="Completed", datasets_published=[publication]).status == 200
     assert harness.run(harness.objects.list(harness.config.layout.generation(**task.output("s3")))) == []
+
+
+def test_reports_that_race_copy_to_different_places(harness: DispatcherHarness) -> None:
+    """Both may copy before one of them commits: the other must not replace what it pinned."""
+    task = run_udf(harness, unit={"partition_key": "0-9", "start": 0, "end": 9})
+    published = [msgspec.convert(write_staged(task), DatasetPublished)]
+    claims = msgspec.structs.replace(
+        make_claims(0),
+        s3=S3Grant(
+            read_prefixes=(),
+            write_prefixes=(task.where("s3")["write_prefix"],),
+            buffer_prefix="s3://trace-scratch/buffers/a/1/",
+            scratch_prefix="s3://trace-scratch/scratch/a/1/",
+        ),
+    )
+    copies = []
+    for body in (b"PAR1", b"PAR2 is longer"):
+        write_staged(task, body)
+        listing = list_publications(harness.objects, published, claims, harness.config.layout)
+        [publication] = harness.run(listing)
+        [file] = publication.objects
+        copies.append((file, body))
+    for file, body in copies:
+        assert harness.run(harness.objects.get(file.uri, if_match=file.etag)) == body

