@@ -51,9 +51,11 @@ def test_every_kind_is_complete() -> None:
 
 def test_only_what_may_be_repeated_is_retryable() -> None:
     assert {kind.code for kind in CATALOGUE.values() if kind.retryable} == {
+        "bundle_inspector_unavailable",
         "document_reader_unavailable",
         "listener_busy",
         "rate_limited",
+        "runner_busy",
         "query_gate_unavailable",
         "sandbox_file_missing",
         "sandbox_lost",

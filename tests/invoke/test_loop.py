@@ -154,10 +154,10 @@ def test_an_attempt_that_never_started_runs_into_its_lease(start: StartHarness) 
     assert outcomes(harness, "lambda") == {"Unknown": 1, "Started": 1}
 
 
-def test_the_stand_in_says_what_it_cannot_do(harness: DispatcherHarness) -> None:
+def test_a_stack_without_a_runner_says_so(harness: DispatcherHarness) -> None:
     task_id = own_task(harness, "udf", runtime="lambda")
     harness.invoke()
-    assert "the UDF runner is not installed" in harness.row(task_id)["error"]
+    assert "this stack has no runner" in harness.row(task_id)["error"]
 
 
 def test_rows_of_runtimes_that_are_not_known_stay(harness: DispatcherHarness) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.runner.conftest import Functions
 from tests.sandbox.conftest import descendants
+from tests.sandbox.test_machine import run_as_plain_user
 from tracelake.runner.languages import find_node
 from tracelake.sandbox.spec import MIB
 from tracelake.sandbox.syscalls import PROGRAMS, X86_64
@@ -203,3 +204,15 @@ def test_node_that_takes_too_much(functions: Functions) -> None:
     assert result.error is not None
     assert result.error.error_type == "RangeError"
     check_health(functions)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the other tests already run as a plain user")
+@pytest.mark.system
+def test_attacks_fail_for_a_plain_user_too() -> None:
+    """There the memory limit is the watch, and the user id is the runner's own."""
+    script = """
+import pytest, sys
+sys.exit(pytest.main(["-q", "tests/runner/test_attacks.py", "tests/runner/test_functions.py"]))
+"""
+    status, text = run_as_plain_user(script)
+    assert status == 0, text

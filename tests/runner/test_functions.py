@@ -2,6 +2,7 @@
 
 import lzma
 import platform
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,7 +153,13 @@ def handler(event, context):
     assert len(result.stderr) == 256 * 1024
 
 
-def test_node(functions: Functions) -> None:
+@pytest.mark.parametrize("place", ["machine", "package"])
+def test_node(functions: Functions, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's own Node, or that of the package."""
+    if place == "package":
+        monkeypatch.setattr(shutil, "which", lambda *arguments, **options: None)
+    if find_node() is None:
+        pytest.skip(f"the {place} has no Node")
     files: dict[str, str | bytes] = {
         "main.mjs": "export async function handler(event, context) { console.log('hello');"
         " return {event, id: context.awsRequestId}; }"

@@ -21,8 +21,8 @@ _CLIENTS, _SDK = Path(clients.__file__).parent, Path(sdk.__file__).parent
 _MODULES = "/var/node_modules"
 """Where Node looks for packages that the bundle, in the directory beside it, does not have."""
 NODE_SDK = Path(__file__).with_name("node_sdk")
-_DATA_MARGIN = 256 * MIB
-"""Stacks of threads and what a runtime reserves count as data of a process, and are hardly ever used."""
+_DATA_MARGIN = {"python": 256 * MIB, "node": 1024 * MIB, "rust": 256 * MIB}
+"""Stacks of threads and what a runtime reserves (V8: a range for code) count as data of a process, mostly unused."""
 _OPEN_FILES = 256
 _PROCESSES = 64
 _OLD_SPACE = 0.75
@@ -53,7 +53,7 @@ def make_spec(plan: FunctionPlan) -> SandboxSpec:
     return SandboxSpec(
         limits=SandboxLimits(
             deadline_seconds=plan.timeout_seconds,
-            data_bytes=plan.memory_bytes + _DATA_MARGIN,
+            data_bytes=plan.memory_bytes + _DATA_MARGIN.get(plan.language, 0),
             cpu_seconds=math.ceil(plan.timeout_seconds) * (os.cpu_count() or 1) + 1,
             file_bytes=plan.scratch_bytes,
             open_files=_OPEN_FILES,
