@@ -20,7 +20,7 @@ from tracelake.catalogue.context import NonRetryableError
 from tracelake.errors import TraceError
 from tracelake.query.files import make_readable
 from tracelake.query.pruning import SimpleFilter, table_condition
-from tracelake.storage.snapshots import Snapshot, SnapshotTable, existing_tables
+from tracelake.storage.snapshots import Snapshot, SnapshotTable
 from tracelake.wire.query import InputSelection
 from tracelake.wire.task_calls import TableColumn
 
@@ -86,16 +86,16 @@ class TableBroker:
     ) -> dict[str, TableFile]:
         stop.check()
         dsn = self.dsn()
-        present = existing_tables(dsn, [table.dataset_uuid for table in tables.values()])
         left = max_bytes
         files: dict[str, TableFile] = {}
-        snapshot = Snapshot(dsn, sorted(present), statement_seconds=seconds, connected=stop.attach)
+        uuids = sorted({table.dataset_uuid for table in tables.values()})
+        snapshot = Snapshot(dsn, uuids, statement_seconds=seconds, connected=stop.attach, skip_missing=True)
         with closing(snapshot):
             stop.check()
             directory.mkdir(exist_ok=True)  # below that of the query: if it has ended, there is none
             for name, table in tables.items():
                 path = directory / f"{len(files)}.arrow"
-                own = snapshot if table.dataset_uuid in present else None
+                own = snapshot if table.dataset_uuid in snapshot.tables else None
                 size = _write(own, table, path, left, stop)
                 make_readable(path)
                 files[name] = TableFile(path=path, size=size)

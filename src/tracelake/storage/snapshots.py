@@ -140,8 +140,10 @@ class Snapshot:
         lock_seconds: float = _LOCK_SECONDS,
         statement_seconds: float | None = None,
         connected: Callable[["Snapshot"], None] | None = None,
+        skip_missing: bool = False,
     ) -> None:
         """A new one for these tables, or one that somebody else holds, by its name, with the tables that he reads.
+        `skip_missing`: of these tables only those that are there; a sink makes a table with the first batch.
         `connected` is called before the first statement: from then on another thread may call `cancel`."""
         self._dsn = dsn
         self._locked: set[UUID] = set()
@@ -152,6 +154,8 @@ class Snapshot:
         try:
             if connected is not None:
                 connected(self)
+            if skip_missing:
+                tables = sorted(self._existing() & set(tables))
             self._ask("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             if joined is not None:
                 self._ask(f"SET TRANSACTION SNAPSHOT '{joined}'")
@@ -165,6 +169,13 @@ class Snapshot:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def tables(self) -> frozenset[UUID]:
+        return frozenset(self._locked)
+
+    def _existing(self) -> set[UUID]:
+        return {UUID(text) for (text,) in self._ask("SELECT dataset_uuid::text FROM buffer_tables")}
 
     def cancel(self) -> None:
         """Ends the statement that another thread waits for: it raises. Nothing happens between two statements. Asks
@@ -226,13 +237,6 @@ class Snapshot:
     def _ask(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with _retryable():
             return _ask(self._connection, statement, *parameters)
-
-
-def existing_tables(dsn: str, dataset_uuids: Sequence[UUID]) -> set[UUID]:
-    """Those whose tables are there: a sink makes a table with the first batch."""
-    with _retryable(), closing(_connect(dsn)) as connection:
-        rows = _ask(connection, "SELECT dataset_uuid::text FROM buffer_tables")
-    return {UUID(text) for (text,) in rows} & set(dataset_uuids)
 
 
 def _connect(dsn: str) -> "Connection":
