@@ -14,6 +14,8 @@ from tracelake.storage.file_cache import FileCache
 from tracelake.wire.task_calls import DataFile
 
 _THREADS = 32
+_FEW = 32
+"""So many copies are linked at once, without a thread."""
 
 
 class QueryFiles:
@@ -25,6 +27,8 @@ class QueryFiles:
     async def link(self, files: Sequence[DataFile], directory: Path) -> list[Path]:
         """Each file below `directory`, in the order given. The caller removes the directory when the query ends."""
         metas = [ObjectMeta(file.uri, file.size, file.etag, file.sha256) for file in files]
+        if len(metas) <= _FEW and (paths := self._link_kept(metas, directory)) is not None:
+            return paths
         work = asyncio.get_running_loop().run_in_executor(self._threads, self._link, metas, directory)
         try:
             return await asyncio.shield(work)
@@ -37,6 +41,13 @@ class QueryFiles:
         except ObjectChangedError:
             message = "A file of the dataset is not there, or is not what was committed."
             raise TraceError("artifact_missing", message) from None
+
+    def _link_kept(self, files: Sequence[ObjectMeta], directory: Path) -> list[Path] | None:
+        directory.mkdir(exist_ok=True)
+        paths = self._cache.link_kept(files, directory)
+        for path in paths or ():
+            make_readable(path)
+        return paths
 
     def _link(self, files: Sequence[ObjectMeta], directory: Path) -> list[Path]:
         directory.mkdir(exist_ok=True)  # below that of the query: if it has ended, there is none

@@ -63,6 +63,8 @@ from tracelake.wire.task_calls import DataFile
 # seconds, in which nobody else is served.
 _CONSTANTS = re.compile(r"'(?:[^']|'')*(?:'|\Z)|\b\d[\w.]*|/\*.*?(?:\*/|\Z)|--[^\n]*", re.DOTALL)
 _CATALOG_SECONDS = 60.0
+_SMALL_STREAM = 16 * 1024
+"""Encoding so many bytes takes less time than handing them to a thread and back."""
 _OF_COLUMNS = frozenset({"query_unknown_column", "query_invalid"})
 
 
@@ -401,7 +403,10 @@ class QueryService:
         )
 
     async def _answer(self, run: _Run, result: ExecutedQuery, export: Path, scratch_prefix: str | None) -> QueryAnswer:
-        rows, body = await asyncio.to_thread(self._encode, result, run.request.format)
+        if len(result.stream) <= _SMALL_STREAM:
+            rows, body = self._encode(result, run.request.format)
+        else:
+            rows, body = await asyncio.to_thread(self._encode, result, run.request.format)
         truncated = result.truncated or (body is None and len(rows) < result.row_count)
         location, download = None, None
         if truncated and not result.truncated:  # the engine has exported nothing, since all rows were in its stream

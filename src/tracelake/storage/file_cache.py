@@ -46,6 +46,11 @@ class FileCache:
             self.shrink()
         return [paths[file] for file in files]
 
+    def link_kept(self, files: Sequence[ObjectMeta], target: Path) -> list[Path] | None:
+        """The same without fetching anything; None if there is no copy of some file."""
+        paths = [target / _name(file) for file in files]
+        return paths if all(map(self._link, paths)) else None
+
     def _link(self, path: Path) -> bool:
         """False: there is no copy of it."""
         try:
