@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import os
+import platform
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ from tests.sandbox.conftest import ROOT, Playground
 from tracelake.errors import TraceError
 from tracelake.sandbox import linux
 from tracelake.sandbox.machine import check_machine, explain_refusal
-from tracelake.sandbox.seccomp import Profile, assemble_filter
+from tracelake.sandbox.seccomp import Profile, assemble_filter, install_filter
 from tracelake.sandbox.spec import Mount
 
 _PLAIN_UID = 1000
@@ -56,6 +58,59 @@ os.execv(sys.executable, [sys.executable, "-c", {script!r}])
 """
     result = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=ROOT, timeout=120)
     return result.returncode, result.stdout + result.stderr
+
+
+_REFUSED_CALLS = {
+    # Of x86_64 and aarch64, with the first argument that is refused; None: any.
+    "seccomp": ({"x86_64": 157, "aarch64": 167}, 22),  # prctl(PR_SET_SECCOMP)
+    "unshare": ({"x86_64": 272, "aarch64": 97}, None),
+    "mount": ({"x86_64": 165, "aarch64": 40}, None),
+    "setrlimit": ({"x86_64": 302, "aarch64": 261}, None),
+}
+
+
+def forbid_call(name: str) -> None:
+    """This process and those below it get EPERM: a real filter, as that of a container is."""
+    numbers, argument = _REFUSED_CALLS[name]
+    load, jump_equal, answer = 0x20, 0x15, 0x06
+    refusal, permission = 0x00050000 | errno.EPERM, 0x7FFF0000
+    rest = [] if argument is None else [(load, 0, 0, 16), (jump_equal, 0, 1, argument)]
+    instructions = [
+        (load, 0, 0, 0),
+        (jump_equal, 0, len(rest) + 1, numbers[platform.machine()]),
+        *rest,
+        (answer, 0, 0, refusal),
+        (answer, 0, 0, permission),
+    ]
+    linux._prctl(linux._PR_SET_NO_NEW_PRIVS, 1)
+    install_filter(b"".join(struct.pack("HBBI", *instruction) for instruction in instructions))
+
+
+@pytest.mark.parametrize(
+    ("call", "missing"),
+    [
+        ("seccomp", "seccomp filters (CONFIG_SECCOMP_FILTER)"),
+        ("unshare", "namespaces"),
+        ("mount", "mounts in a mount namespace"),
+        ("setrlimit", "resource limits"),
+    ],
+)
+def test_a_query_service_without_a_part_of_the_sandbox_does_not_start(call: str, missing: str, tmp_path: Path) -> None:
+    text = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.sandbox.test_machine import forbid_call
+forbid_call({call!r})
+os.execv(sys.executable, [sys.executable, "-m", "tracelake", "query-service", "--home", {str(tmp_path)!r}])
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
+    command = [sys.executable, "-c", text]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, env=environment)
+    assert result.returncode != 0
+    printed = result.stdout + result.stderr
+    assert missing in printed, printed
+    assert "EPERM" in printed
+    assert "Traceback" not in printed
 
 
 def test_names_missing_user_namespaces() -> None:
