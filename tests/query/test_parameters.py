@@ -15,6 +15,7 @@ from tracelake.errors import TraceError
 from tracelake.query.engine.database import bind, connect, make_database
 from tracelake.query.engine.results import _exact
 from tracelake.query.execution import to_parameter
+from tracelake.query.gate.batch import check_batch_query
 from tracelake.query.gate.check import QueryGate
 from tracelake.query.gate.parameters import QueryParameter
 from tracelake.query.results import encode_rows
@@ -141,6 +142,12 @@ def test_lists_of_other_values_are_refused(kind: str, value: Any, gate: QueryGat
     with pytest.raises(TraceError) as refused:
         gate.check("SELECT $p", {"p": QueryParameter(kind, value)}, {})
     assert refused.value.code == "query_parameter"
+
+
+def test_batch_queries_take_no_lists() -> None:
+    for parameter in (QueryParameter("int64[]", [1]), QueryParameter("int64[]", None)):
+        with pytest.raises(TraceError, match="which batch queries do not take"):
+            check_batch_query("SELECT $p AS p FROM blocks", {"p": parameter}, ["blocks"])
 
 
 def test_the_client_types_its_lists() -> None:

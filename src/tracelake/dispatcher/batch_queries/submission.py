@@ -187,7 +187,9 @@ class BatchSubmissions:
             "query": body.sql,
             "inputs": {item.name: index for index, item in enumerate(reading.relations)},
             "parameters": {
-                name: BatchParameter(type=item.type, value=item.value) for name, item in body.parameters.items()
+                name: BatchParameter(type=item.type, value=item.value)
+                for name, item in body.parameters.items()
+                if not isinstance(item.value, list)  # the gate has refused those
             },
             "max_bytes": self.config.query_batch_result_bytes,
         } | ({} if body.limit is None else {"limit": body.limit})

@@ -12,7 +12,7 @@ from tracelake.catalogue.sql.findings import SqlRefusedError
 from tracelake.catalogue.sql.gate import gate_with_values
 from tracelake.catalogue.sql.query_config import BatchParameter, read_value
 from tracelake.errors import TraceError
-from tracelake.query.gate.parameters import QueryParameter, check_parameters
+from tracelake.query.gate.parameters import LIST, QueryParameter, check_parameters
 from tracelake.query.gate.refusals import closest, refuse
 from tracelake.wire.batch_query import MAX_RELATIONS
 
@@ -46,6 +46,9 @@ def check_batch_query(
     check_parameters(parameters)
     values: dict[str, Any] = {}
     for name, parameter in parameters.items():
+        if isinstance(parameter.value, list) or parameter.type.endswith(LIST):
+            message = f"`${name}` is a list, which batch queries do not take. Send each item by itself."
+            raise refuse("query_parameter", message, name=name)
         try:
             values[name] = read_value(name, BatchParameter(parameter.type, parameter.value))
         except ConfigFieldError as error:
