@@ -73,7 +73,7 @@ docs: setup-dev ## Rewrite the generated reference pages
 	@$(PY) -m tools.docs
 
 pictures: setup-dev ## Draw the pictures of the prompt in docs/images again, from real sessions
-	@TRACE_WRITE_PICTURES=1 $(PY) -m pytest tests/query/test_pictures.py
+	@TRACE_WRITE_PICTURES=1 $(PY) -m pytest tests/query/test_guide.py
 
 bench-lifecycle: setup ## Task cycles per second against bare asyncpg; last line is JSON
 	@$(PY) -m benchmarks.lifecycle $(ARGS)

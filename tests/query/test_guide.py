@@ -1,11 +1,15 @@
-"""The pictures of docs/query.md show what a real session shows. `make pictures` draws them again."""
+"""docs/query.md holds what it shows: examples run, and pictures are of real sessions (`make pictures` draws them)."""
 
 import os
 import re
+import shlex
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tools.terminal_picture import Cell, draw
 
@@ -15,7 +19,8 @@ from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster, wait_until
 from tests.support.terminal import ENTER, TAB, TerminalSession
 
-IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "query.md"
+IMAGES = PAGE.parent / "images"
 WRITE = "TRACE_WRITE_PICTURES"
 COLUMNS = 80
 TOKENS = [
@@ -34,9 +39,10 @@ def person(
     transfers = pa.table(
         {
             "block_number": pa.array([number // 7 for number in numbers], pa.int64()),
+            "log_index": pa.array([number % 7 for number in numbers], pa.int64()),
             "token": pa.array([TOKENS[number % 3 == 0] for number in numbers], pa.binary()),
-            "sender": pa.array([((number % 11 + 1) * 7**20).to_bytes(20, "big") for number in numbers], pa.binary()),
-            "amount": pa.array([str(number**3 * 10**18) for number in numbers], pa.string()),
+            "from_address": pa.array([bytes([number % 11 + 1] * 20) for number in numbers], pa.binary()),
+            "amount_string": pa.array([str(number**3 * 10**18) for number in numbers], pa.string()),
         }
     )
     with person_of(harness, cluster, tmp_path_factory) as someone:
@@ -45,16 +51,69 @@ def person(
         yield someone
 
 
+def blocks_of(language: str) -> list[str]:
+    """The fenced examples of the page in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_examples_in_sql_are_answered(person: Person) -> None:
+    examples = blocks_of("sql")
+    assert len(examples) >= 2
+    for example in examples:
+        assert person.service.rows(person.flow.org, example)
+
+
+def test_examples_of_the_shell_run(person: Person, tmp_path: Path) -> None:
+    lines = [line for block in blocks_of("sh") for line in block.replace("\\\n", " ").splitlines()]
+    assert len(lines) >= 4
+    trace = shlex.join(person.command()[:-1])
+    for line in lines:
+        script = f'trace() {{ {trace} "$@"; }}\nset -e\n{line}'
+        ended = subprocess.run(
+            ["bash", "-c", script],
+            env=person.environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert ended.returncode == 0, (line, ended.stderr)
+    assert pq.read_table(tmp_path / "transfers.parquet").num_rows == 1000
+
+
+def test_the_notebook_runs(person: Person, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Cell after cell, as a person would: each sees what those before it made."""
+    monkeypatch.setenv("TRACE_HOME", str(person.home))
+    monkeypatch.delenv("TRACE_TOKEN", raising=False)
+    names: dict[str, Any] = {}
+    cells = blocks_of("python")
+    assert len(cells) >= 4
+    for cell in cells:
+        exec(compile(cell, str(PAGE), "exec"), names)
+    transfers = names["transfers"]
+    assert isinstance(transfers, pa.Table)
+    assert transfers.num_rows == 700
+    assert transfers.column("amount")[-1].as_py() == str(699**3 * 10**18)
+    assert names["busiest"].row(0) == ("01" * 20, 64)
+    assert names["largest"].fetchall() == [
+        (TOKENS[0].hex(), str(698**3 * 10**18)),
+        (TOKENS[1].hex(), str(699**3 * 10**18)),
+    ]
+    (comment,) = re.findall(r"# (query_unknown_column .*)", PAGE.read_text())
+    assert comment in capsys.readouterr().out
+
+
 def test_a_session(person: Person) -> None:
     with person.open(columns=COLUMNS) as terminal:
         terminal.wait_for("trace>")
         terminal.send("\\d transfers" + ENTER)
-        terminal.wait_for("amount        varchar")
-        terminal.send("select token, count(*) as transfers, max(amount::bignum) as largest" + ENTER)
+        terminal.wait_for("amount_string  varchar")
+        terminal.send("select token, count(*) as transfers, max(amount_string::bignum) as largest" + ENTER)
         terminal.wait_for("..>")
         terminal.send("from transfers group by token order by transfers desc;" + ENTER)
         terminal.wait_for("ms)")
-        terminal.send("select sendr from transfers;" + ENTER)
+        terminal.send("select tokn from transfers;" + ENTER)
         terminal.wait_for(lambda text: text.count("trace>") == 4)
         compare(terminal, "query-prompt.svg")
 
@@ -62,7 +121,7 @@ def test_a_session(person: Person) -> None:
 def test_completion(person: Person) -> None:
     with person.open(columns=COLUMNS) as terminal:
         terminal.wait_for("trace>")
-        terminal.send("select t.sender from tr")
+        terminal.send("select t.token from tr")
         wait_until(lambda: _completes(terminal), "the catalog to arrive")
         terminal.send(" t where t." + TAB)
         terminal.wait_for("column varchar")
