@@ -141,7 +141,8 @@ class _TerminalReader:
         self._session: PromptSession[str] = PromptSession(
             [("class:prompt", PROMPT)],
             multiline=True,
-            prompt_continuation=lambda width, _line, _wrap: CONTINUATION.rjust(width),
+            # A line that the terminal wraps is not a new one.
+            prompt_continuation=lambda width, _line, wraps: " " * width if wraps else CONTINUATION,
             completer=self._completer,
             complete_while_typing=False,
             lexer=SqlLexer(),
