@@ -105,7 +105,7 @@ def inspect(data: bytes, sha256: str | None = None, *, max_bytes: int = 10_000) 
         entrypoint="main.handler",
         limits=ArchiveLimits(max_bytes=max_bytes),
     )
-    reply = CHILD_REPLIES.decode(answer(encode_request(request, data)))
+    reply = CHILD_REPLIES.decode(answer(encode_request(request) + data))
     assert reply == inspect_bundle(request, data)
     return reply
 

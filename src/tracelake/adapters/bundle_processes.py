@@ -29,7 +29,7 @@ class BundleProcesses:
 
     async def inspect(self, request: InspectionRequest, archive: bytes) -> InspectionReply:
         try:
-            return REPLIES.decode(await self._processes.ask(encode_request(request, archive)))
+            return REPLIES.decode(await self._processes.ask(encode_request(request), archive))
         except OverLimitError:
             message = f"expected an archive that is inspected within {self._seconds:g} seconds of processor time"
             return InspectionReply(code="too_costly", message=message)

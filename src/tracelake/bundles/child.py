@@ -34,9 +34,10 @@ _REQUESTS = msgspec.json.Decoder(InspectionRequest)
 REPLIES = msgspec.json.Decoder(InspectionReply)
 
 
-def encode_request(request: InspectionRequest, archive: bytes) -> bytes:
+def encode_request(request: InspectionRequest) -> bytes:
+    """What comes before the archive."""
     head = msgspec.json.encode(request)
-    return b"".join((len(head).to_bytes(4, "big"), head, archive))
+    return len(head).to_bytes(4, "big") + head
 
 
 def answer(body: bytes) -> bytes:

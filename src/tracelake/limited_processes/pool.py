@@ -8,7 +8,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from tracelake.limited_processes.child import NICENESS, ReplyKind, frame
@@ -16,6 +16,7 @@ from tracelake.limited_processes.child import NICENESS, ReplyKind, frame
 MEMORY_BYTES = 1024**3
 _SLOWDOWN = 3.0
 """The limit is processor time, which the process keeps by itself; on a busy machine it takes longer by the clock."""
+_PIECE = 256 * 1024
 _START_SECONDS = 30.0
 """A process that starts has modules to load."""
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LANG", "LC_ALL", "TZ")
@@ -60,12 +61,13 @@ class LimitedProcess:
     def alive(self) -> bool:
         return self._process.returncode is None
 
-    async def ask(self, request: bytes) -> bytes:
+    async def ask(self, parts: Sequence[bytes]) -> bytes:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(frame(request))
-            await self._process.stdin.drain()
+            for piece in _pieces(parts):
+                self._process.stdin.write(piece)
+                await self._process.stdin.drain()
             size = int.from_bytes(await self._process.stdout.readexactly(4), "big")
             body = await self._process.stdout.readexactly(size)
         except (asyncio.IncompleteReadError, OSError):
@@ -101,10 +103,10 @@ class LimitedProcesses:
         self._places = asyncio.Semaphore(processes)
         self._idle: list[LimitedProcess] = []
 
-    async def ask(self, request: bytes) -> bytes:
-        """Raises OverLimitError, ProcessLostError and ChildFailureError."""
+    async def ask(self, *parts: bytes) -> bytes:
+        """The process gets all parts as one request. Raises OverLimitError, ProcessLostError and ChildFailureError."""
         async with self._places:
-            reply = await self._ask_one(request)
+            reply = await self._ask_one(parts)
         kind, body = reply[0], reply[1:]
         if kind == ReplyKind.OUT_OF_MEMORY:
             raise OverLimitError
@@ -121,13 +123,13 @@ class LimitedProcesses:
         while self._idle:
             await self._idle.pop().end()
 
-    async def _ask_one(self, request: bytes) -> bytes:
+    async def _ask_one(self, parts: Sequence[bytes]) -> bytes:
         while True:
             process = await self._take()
             limit = self._seconds * _SLOWDOWN + (0 if process.used else _START_SECONDS)
             try:
                 async with asyncio.timeout(limit):
-                    reply = await process.ask(request)
+                    reply = await process.ask(parts)
             except TimeoutError:
                 await process.end()
                 raise OverLimitError from None
@@ -156,3 +158,16 @@ class LimitedProcesses:
 
     async def _start(self) -> LimitedProcess:
         return await LimitedProcess.start(self._module, self._seconds, self._memory, self._niceness)
+
+
+def _pieces(parts: Sequence[bytes]) -> Iterator[bytes | memoryview]:
+    """The request as it is sent: a large one in pieces, so that copying it never holds the event loop up."""
+    size = sum(map(len, parts))
+    if size <= _PIECE:
+        yield frame(b"".join(parts))
+        return
+    yield size.to_bytes(4, "big")
+    for part in parts:
+        view = memoryview(part)
+        for start in range(0, len(view), _PIECE):
+            yield view[start : start + _PIECE]
