@@ -125,7 +125,7 @@ def test_an_upload_of_another_size_is_rejected_unread(user: User) -> None:
 
 
 def test_an_upload_that_is_too_large_is_not_opened(user: User) -> None:
-    most = user.harness.config.bundle_max_bytes
+    most = user.harness.config.bundle_limits.max_bytes
     reply = user.call("POST", "/v1/udf/bundles", {"size_bytes": most + 1})
     assert (reply.status, reply.code) == (413, "bundle_too_large")
     assert user.call("POST", "/v1/udf/bundles", {"size_bytes": 0}).code == "body_invalid"

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tracelake.bundles.archive import ArchiveLimits
 from tracelake.model.backoff import Backoff
 from tracelake.model.locations import Layout
 from tracelake.model.quota import Quotas
@@ -64,10 +65,7 @@ class DispatcherConfig:
     runtimes: RuntimeRegistry
     invoke_slots: int
     bundle_bucket: str
-    bundle_max_bytes: int
-    bundle_max_entries: int
-    bundle_max_expanded_bytes: int
-    bundle_max_ratio: int
+    bundle_limits: ArchiveLimits
     bundle_upload_seconds: int
     bundle_open_uploads: int
     bundles_per_org: int

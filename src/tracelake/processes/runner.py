@@ -27,7 +27,7 @@ from tracelake.runner.self_test import find_holes
 from tracelake.runner.upstream import UpstreamService
 from tracelake.sandbox.server import SandboxServer
 from tracelake.settings import Settings
-from tracelake.settings.configs import take_config
+from tracelake.settings.configs import archive_limits, take_config
 from tracelake.settings.home import Stack
 from tracelake.stack import listeners
 from tracelake.stack.follow import follow_stack, run_process
@@ -46,6 +46,7 @@ def runner_config(settings: Settings) -> RunnerConfig:
         wait_seconds=settings.runner_wait_seconds,
         scratch_bytes=settings.runner_scratch_bytes,
         cache_bytes=settings.runner_cache_bytes,
+        bundle_limits=archive_limits(settings),
         heartbeat_seconds=settings.runner_heartbeat_seconds,
     )
 

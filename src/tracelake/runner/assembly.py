@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from tracelake import __version__
+from tracelake.bundles.archive import ArchiveLimits
 from tracelake.client import HttpClient, TaskClient
 from tracelake.errors import TraceError
 from tracelake.http.app import ListenerApp
@@ -34,6 +35,7 @@ class RunnerConfig:
     wait_seconds: float
     scratch_bytes: int
     cache_bytes: int
+    bundle_limits: ArchiveLimits
     heartbeat_seconds: float
     body_max_bytes: int
     batch_body_max_bytes: int
@@ -66,7 +68,7 @@ class RunnerApplication:
         self.service = RunnerService(
             AttemptTools(
                 functions=ports.functions,
-                bundles=BundleCache(ports.directory / "bundles", config.cache_bytes),
+                bundles=BundleCache(ports.directory / "bundles", config.cache_bytes, config.bundle_limits),
                 tasks=TaskClient(ports.tasks),
                 destinations=ports.destinations,
                 scratch_bytes=config.scratch_bytes,

@@ -22,7 +22,6 @@ from tracelake.bundles.archive import ArchiveLimits, ArchiveRefusal, read_archiv
 from tracelake.bundles.extraction import extract_archive
 from tracelake.wire.claims import BundleRef
 
-_LIMITS = ArchiveLimits()
 _FETCH_SECONDS = 30.0
 _CHUNK = 256 * 1024
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -37,8 +36,9 @@ class BundleUnavailable(Exception):  # noqa: N818 - a state of the store, not of
 
 
 class BundleCache:
-    def __init__(self, directory: Path, most_bytes: int) -> None:
+    def __init__(self, directory: Path, most_bytes: int, limits: ArchiveLimits) -> None:
         self._directory = directory
+        self._limits = limits
         self._most_bytes = most_bytes
         self._in_use: Counter[str] = Counter()
         self._locks: dict[str, asyncio.Lock] = {}
@@ -65,14 +65,14 @@ class BundleCache:
             await asyncio.to_thread(self._make_room, frozenset(self._in_use))
 
     def _fetch(self, bundle: BundleRef, place: Path) -> None:
-        if not 0 < bundle.size_bytes <= _LIMITS.max_bytes or not _HASH.fullmatch(bundle.sha256):
+        if not 0 < bundle.size_bytes <= self._limits.max_bytes or not _HASH.fullmatch(bundle.sha256):
             raise BundleRejected("the bundle's size or hash is not valid")
         scratch = Path(tempfile.mkdtemp(dir=self._directory))
         try:
             archive = scratch / "bundle.zip"
             download(bundle.url, archive, bundle.size_bytes, bundle.sha256)
             unpacked = scratch / "bundle"
-            unpack(archive.read_bytes(), unpacked)
+            unpack(archive.read_bytes(), self._limits, unpacked)
             unpacked.rename(place)
         finally:
             _remove(scratch)
@@ -115,11 +115,11 @@ def download(url: str, target: Path, size_bytes: int, sha256: str) -> None:
         raise BundleRejected("the stored bundle is not the one that was finalised: its size or SHA-256 differs")
 
 
-def unpack(data: bytes, directory: Path) -> None:
+def unpack(data: bytes, limits: ArchiveLimits, directory: Path) -> None:
     """Read-only, for users of any number: the one in a sandbox is not ours. Raises BundleRejected."""
     directory.mkdir()
     try:
-        extract_archive(data, read_archive(data, _LIMITS), directory)
+        extract_archive(data, read_archive(data, limits), directory)
     except ArchiveRefusal as refusal:
         raise BundleRejected(f"the stored bundle is not acceptable: {refusal}") from None
     for entry in directory.rglob("*"):

@@ -7,6 +7,7 @@ import math
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from tracelake.bundles.archive import ArchiveLimits
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.model.backoff import Backoff
 from tracelake.model.locations import Layout
@@ -42,7 +43,13 @@ def dispatcher_config(settings: Settings) -> DispatcherConfig:
         outbox_retry=Backoff(settings.outbox_retry_min_seconds, settings.outbox_retry_max_seconds),
         runtimes=load_runtimes(settings),
         quotas=take_config(Quotas, settings, "quota_"),
+        bundle_limits=archive_limits(settings),
     )
+
+
+def archive_limits(settings: Settings) -> ArchiveLimits:
+    """The Dispatcher and the runner have the same."""
+    return take_config(ArchiveLimits, settings, "bundle_")
 
 
 def user_token_rules(settings: Settings) -> UserTokenRules:

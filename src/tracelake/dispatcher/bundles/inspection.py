@@ -3,7 +3,6 @@
 import asyncio
 from typing import Protocol
 
-from tracelake.bundles.archive import ArchiveLimits
 from tracelake.bundles.child import InspectionReply, InspectionRequest, inspect_bundle
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.http.fair_slots import FairSlots
@@ -29,15 +28,6 @@ class ThreadInspector:
 
     async def close(self) -> None:
         return
-
-
-def archive_limits(config: DispatcherConfig) -> ArchiveLimits:
-    return ArchiveLimits(
-        max_bytes=config.bundle_max_bytes,
-        max_entries=config.bundle_max_entries,
-        max_expanded_bytes=config.bundle_max_expanded_bytes,
-        max_ratio=config.bundle_max_ratio,
-    )
 
 
 def inspection_slots(config: DispatcherConfig) -> FairSlots:

@@ -18,7 +18,7 @@ from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.bundles import rows
-from tracelake.dispatcher.bundles.inspection import BundleInspector, archive_limits, inspection_slots
+from tracelake.dispatcher.bundles.inspection import BundleInspector, inspection_slots
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.job_definitions import ensure_org
 from tracelake.errors import TraceError
@@ -72,11 +72,10 @@ class BundleUploads:
     async def open(self, actor: Actor, request: OpenBundleRequest) -> BundleUpload:
         if self.urls is None:
             raise TraceError("bundles_unavailable")
-        if request.size_bytes > self.config.bundle_max_bytes:
-            message = (
-                f"Expected an archive of at most {self.config.bundle_max_bytes} bytes; received {request.size_bytes}."
-            )
-            raise TraceError("bundle_too_large", message, field="size_bytes", limit_bytes=self.config.bundle_max_bytes)
+        most = self.config.bundle_limits.max_bytes
+        if request.size_bytes > most:
+            message = f"Expected an archive of at most {most} bytes; received {request.size_bytes}."
+            raise TraceError("bundle_too_large", message, field="size_bytes", limit_bytes=most)
         bundle_id = new_id()
         async with self.store.transaction() as connection:
             org_id = actor.org_id or await ensure_org(connection, actor.org)
@@ -139,7 +138,7 @@ class BundleUploads:
             sha256=request.sha256,
             language=request.language,
             entrypoint=request.entrypoint,
-            limits=archive_limits(self.config),
+            limits=self.config.bundle_limits,
         )
         verdict = await self.inspector.inspect(inspection, archive)
         if verdict.code is None:
