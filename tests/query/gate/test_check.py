@@ -154,3 +154,34 @@ def test_a_column_named_like_a_session_word_can_be_read(gate: QueryGate) -> None
     assert gate.check("SELECT p.user, rowid FROM people p", {}, relations).columns == {"people": {"user", "rowid"}}
     with pytest.raises(TraceError):
         gate.check("SELECT user FROM people", {}, relations)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "INTEGER); CREATE TABLE evil (i INTEGER); --",
+        "INTEGER), (a INTEGER",
+        "INTEGER DEFAULT 1",
+        "INTEGER CHECK (true)",
+        "INTEGER) FROM evil --",
+        "INTEGER); COMMIT; SELECT CAST(NULL AS INTEGER",
+        "",
+        "1",
+    ],
+)
+def test_a_type_of_a_column_is_no_sql(gate: QueryGate, kind: str) -> None:
+    """It comes from the engine, and stands in a statement of a process that other orgs use too."""
+    with pytest.raises(TraceError) as refused:
+        gate.check("SELECT * FROM r", {}, {"r": {"a": kind}})
+    assert refused.value.code == "query_type_unsupported"
+    assert gate.check("SELECT * FROM evil", {}, {"evil": {"a": "INTEGER"}}).relations == {"evil"}
+
+
+def test_types_of_files_are_types(gate: QueryGate) -> None:
+    kinds = (
+        "BIGINT", "DECIMAL(38,2)", "TIMESTAMP WITH TIME ZONE", "TIMESTAMP_NS", "VARCHAR[]", "INTEGER[3]", '"NULL"',
+        "MAP(VARCHAR, INTEGER[])", 'STRUCT("a ""b""); --" BIGINT, c STRUCT(d DATE)[])', "BIGNUM", "ENUM('a', 'b')",
+        "TIME WITH TIME ZONE", "HUGEINT", "BIT", "BLOB", "INTERVAL", "TIME", "UUID", "JSON",
+    )  # fmt: skip
+    columns = {f"c{number}": kind for number, kind in enumerate(kinds)}
+    assert gate.check("SELECT * FROM r", {}, {"r": columns}).relations == {"r"}
