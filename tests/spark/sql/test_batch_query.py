@@ -140,6 +140,12 @@ def test_values_stand_for_values_alone(sql: str, code: str) -> None:
     assert {"line", "column"} <= refusal.value.details.keys()
 
 
+def test_lists_are_refused() -> None:
+    for parameter in (QueryParameter("int64[]", [1, 2]), QueryParameter("int64[]", None)):
+        with pytest.raises(TraceError, match="is a list"):
+            check_batch_query("SELECT 1 AS a", {"some": parameter}, [])
+
+
 def test_a_relation_that_may_have_been_meant() -> None:
     with pytest.raises(TraceError) as refusal:
         check_batch_query("SELECT * FROM transfer", {}, ["transfers", "blocks"])

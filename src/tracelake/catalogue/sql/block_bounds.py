@@ -33,9 +33,9 @@ def find_block_bounds(tree: exp.Expr, inputs: frozenset[str], values: Mapping[st
             places.setdefault(name, []).append(_bounds_of(table, values))
     bounds: dict[str, Blocks] = {}
     for name, ranges in places.items():
-        known = [blocks for blocks in ranges if blocks is not None]
-        if len(known) == len(ranges):
-            bounds[name] = (min(first for first, _ in known), max(last for _, last in known))
+        limits = [blocks for blocks in ranges if blocks is not None]
+        if len(limits) == len(ranges):
+            bounds[name] = (min(first for first, _ in limits), max(last for _, last in limits))
     return bounds
 
 
