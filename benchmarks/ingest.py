@@ -129,7 +129,7 @@ _DENSE_CHUNKS = 4
 def _is_reader(pid: int) -> bool:
     """One of Spark's Python processes."""
     try:
-        return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"-m\0tracelake.spark.python_daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 
