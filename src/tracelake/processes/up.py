@@ -1,9 +1,9 @@
 """`trace up`: the whole stack on one machine, in one command, stopped by Ctrl-C.
 
-Order: lock the home, TLS, credentials, Postgres clusters, roles and migrations, then Dispatcher, scheduler and workers
-together. The object store, which takes longest, starts beside all of it. `stack.json`, which workers and the scheduler
-wait for, appears when all of it is ready and is gone before anything stops. The supervisor holds the listener sockets,
-so addresses stay the same while a Dispatcher restarts; the next run takes them again.
+Order: lock the home, TLS, credentials, Postgres clusters, roles and migrations, then the Dispatcher. The object store,
+workers, sinks and the scheduler start beside all of it. `stack.json`, which the last three wait for, appears when
+everything else is ready and is gone before anything stops. The supervisor holds the listener sockets, so addresses stay
+the same while a Dispatcher restarts; the next run takes them again.
 
 Secrets reach the children through 0600 files below HOME, never through their environment.
 """
@@ -133,7 +133,12 @@ class Up:
         rpc_addresses.keep_environment(home, settings.org, None if self._chain is None else self._chain.url)
         job_secrets.keep_environment(home)
         problem = asyncio.create_task(_find_sandbox_problem()) if query_sockets else None
-        await run_together(supervisor.start(OBJECTS_STAGE), self._start_processes(supervisor, clusters))
+        await run_together(
+            supervisor.start(OBJECTS_STAGE),
+            # They wait for `stack.json`. Workers start Java meanwhile, which takes as long as all the rest.
+            supervisor.start(WORKER_STAGE),
+            self._start_dispatcher(supervisor, clusters),
+        )
         open_sockets = dict(sockets)
         if problem is not None:
             if reason := await problem:
@@ -163,15 +168,15 @@ class Up:
         home.write_stack(stack)
         self._screen.ready(stack)
 
-    async def _start_processes(self, supervisor: Supervisor, clusters: Clusters) -> None:
-        """The databases, then everything that needs them."""
+    async def _start_dispatcher(self, supervisor: Supervisor, clusters: Clusters) -> None:
+        """The databases, and then the Dispatcher, which needs them."""
         settings = self._settings
         await supervisor.start(DATABASES_STAGE)
         for sentence in await leftovers.clear(clusters.state, settings.state_dsn):
             with contextlib.suppress(OSError):
                 click.echo(sentence, err=True)
         await prepare_databases(settings, clusters)
-        await run_together(supervisor.start(DISPATCHER_STAGE), supervisor.start(WORKER_STAGE))
+        await supervisor.start(DISPATCHER_STAGE)
 
     async def _unless_stopped(self, work: Awaitable[None]) -> bool:
         """Do the work; False if a signal came first."""
