@@ -11,6 +11,7 @@ from tests.monitoring.files import PROMETHEUS, ROOT, dashboard, expressions, pan
 from tracelake.dispatcher.metrics import SAME, Metrics
 from tracelake.http.metrics import HttpMetrics
 from tracelake.query.metrics import QueryMetrics
+from tracelake.runner.metrics import RunnerMetrics
 
 OF_PROMETHEUS = {"up": ("job", "instance")}
 """Metrics that Prometheus adds, with their labels."""
@@ -21,7 +22,7 @@ TARGET = ("job", "instance")
 
 def declared() -> dict[str, tuple[str, ...]]:
     """The labels of every series that a Dispatcher or a Query Service can have."""
-    return OF_PROMETHEUS | labels_of(Metrics()) | labels_of(QueryMetrics())
+    return OF_PROMETHEUS | labels_of(Metrics()) | labels_of(QueryMetrics()) | labels_of(RunnerMetrics())
 
 
 def labels_of(metrics: HttpMetrics) -> dict[str, tuple[str, ...]]:
@@ -116,6 +117,7 @@ def test_the_dashboard_can_be_imported_as_it_is() -> None:
         "Buffered datasets",
         "Dispatcher",
         "Queries",
+        "Functions",
     ]
     assert "id" not in board, "an id is given by whoever imports it"
     variables = {item["name"]: item["type"] for item in board["templating"]["list"]}
@@ -141,7 +143,8 @@ def test_every_metric_is_on_the_dashboard() -> None:
     shown = {selector.name for panel in panels() for target in panel["targets"]
              for selector in selectors(target["expr"].replace("$__rate_interval", "5m"))}  # fmt: skip
     exempt = {"process_virtual_memory_bytes", "process_start_time_seconds", "trace_always_on_sources"}
-    for family in (*Metrics().registry.collect(), *QueryMetrics().registry.collect()):
+    services = (Metrics(), QueryMetrics(), RunnerMetrics())
+    for family in (family for metrics in services for family in metrics.registry.collect()):
         series = {family.name, f"{family.name}_total", f"{family.name}_bucket"}
         assert shown & series or family.name in exempt, family.name
 
