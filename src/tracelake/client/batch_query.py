@@ -23,7 +23,7 @@ from uuid import UUID, uuid4
 from tracelake.client.errors import RemoteError
 from tracelake.client.query import PlainValue, QueryClient, to_parameters
 from tracelake.client.stack import find_stack
-from tracelake.errors import CATALOGUE, TraceError
+from tracelake.errors import TraceError
 from tracelake.model.backoff import Backoff
 from tracelake.wire.batch_query import FINAL_STATES, BatchQueryReply
 from tracelake.wire.query import ParameterValue, QueryRequest, ResultDownload
@@ -121,8 +121,6 @@ def check_done(query: BatchQueryReply) -> BatchQueryReply:
     """Raises the error of a query that has no result."""
     if query.error is None:
         return query
-    if query.error.code in CATALOGUE:
-        raise TraceError(query.error.code, query.error.message)
     raise RemoteError(query.error.code, 422, query.error.message)
 
 

@@ -14,7 +14,7 @@ from tracelake.dispatcher.batch_queries.submission import BatchSubmissions
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.engine.calls.task_actions import CancelCall
 from tracelake.dispatcher.engine.group_commit import GroupCommit
-from tracelake.errors import TraceError
+from tracelake.errors import CATALOGUE, TraceError
 from tracelake.model.task import Status
 from tracelake.wire.batch_query import (
     BatchCanceled,
@@ -148,7 +148,7 @@ def _state(row: asyncpg.Record) -> BatchState:
 def _failure(row: asyncpg.Record) -> QueryFailure:
     code, message = outcome_of(row["status"], row["verdict"], row["error"])
     if row["outcome"] not in (None, code):  # a late report has changed the task since
-        return QueryFailure(code=row["outcome"], message=TraceError(row["outcome"]).message)
+        return QueryFailure(code=row["outcome"], message=CATALOGUE[row["outcome"]].message)
     return QueryFailure(code=code, message=message)
 
 

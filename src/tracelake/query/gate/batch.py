@@ -65,11 +65,11 @@ def check_batch_query(
 def _refusal(error: SqlRefusedError, relations: Sequence[str]) -> TraceError:
     finding = error.finding
     code = _CODES.get(finding.code, "query_not_allowed")
-    details: dict[str, object] = {"line": finding.line, "column": finding.column}
     name = finding.message.partition("`")[2].partition("`")[0]
-    if code == "query_unknown_relation" and (names := closest(name, relations)):
-        details["suggestions"] = names
+    names = closest(name, relations) if code == "query_unknown_relation" else ()
     message = f"{finding.message[:1].upper()}{finding.message[1:]}."
     if finding.suggestion:
         message += f" {finding.suggestion}"
-    return TraceError(code, message, **details)
+    refusal = refuse(code, message, suggestions=names)
+    refusal.details |= {"line": finding.line, "column": finding.column}
+    return refusal
