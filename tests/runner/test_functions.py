@@ -1,8 +1,12 @@
 """A Python function runs in its sandbox, and each way to end is reported as what it is."""
 
 import lzma
+import os
 import platform
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +16,7 @@ import pytest
 from tests.runner.conftest import Functions
 from tracelake.runner.exchange import SandboxReply, SandboxRequest
 from tracelake.runner.languages import find_node
-from tracelake.runner.memory import MemoryLimiter
+from tracelake.runner.memory import CgroupParent, MemoryLimiter
 from tracelake.runner.outcome import describe
 from tracelake.sandbox.spec import MIB
 
@@ -121,8 +125,10 @@ def test_an_answer_that_is_too_large(functions: Functions) -> None:
     assert (result.ending, result.retryable) == ("output", False), result
 
 
-@pytest.mark.parametrize("limiter", [MemoryLimiter.choose(), MemoryLimiter(None)], ids=lambda item: str(item.means))
-def test_a_child_that_is_killed_for_memory_fails_the_run(functions: Functions, limiter: MemoryLimiter) -> None:
+@pytest.mark.parametrize("limiter", [MemoryLimiter.choose, lambda: MemoryLimiter(None)], ids=["best", "watch"])
+def test_a_child_that_is_killed_for_memory_fails_the_run(
+    functions: Functions, limiter: Callable[[], MemoryLimiter]
+) -> None:
     source = """
 import os, time
 def handler(event, context):
@@ -132,9 +138,18 @@ def handler(event, context):
     os.wait()
     return 'ok'
 """
-    result = replace(functions, limiter=limiter).run({"main.py": source}, memory_bytes=100 * MIB)
+    result = replace(functions, limiter=limiter()).run({"main.py": source}, memory_bytes=100 * MIB)
     assert result.ending == "memory", result
     assert result.peak_bytes > 50 * MIB
+
+
+def test_a_runner_removes_the_cgroups_of_dead_runners_alone(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for pid in (os.getpid(), ended.pid):
+        (tmp_path / f"trace-runner-{pid}-0").mkdir()
+    CgroupParent(tmp_path, 1).remove_left()
+    assert [item.name for item in tmp_path.iterdir()] == [f"trace-runner-{os.getpid()}-0"]
 
 
 def test_secrets_are_blanked_wherever_they_occur(functions: Functions) -> None:

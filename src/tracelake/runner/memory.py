@@ -164,10 +164,12 @@ class CgroupParent:
         return Cgroup(directory, self.version)
 
     def remove_left(self) -> None:
-        """Those of a runner that was killed; cgroups with processes stay."""
+        """Those of a runner that was killed. A runner that lives may be about to use one that is still empty."""
         for directory in self._directory.glob(f"{_NAME}-*"):
-            with suppress(OSError):
-                directory.rmdir()
+            pid = directory.name.removeprefix(f"{_NAME}-").partition("-")[0]
+            if not Path("/proc", pid).exists():
+                with suppress(OSError):
+                    directory.rmdir()
 
 
 def find_parent(mount: Path = _MOUNT, own: Path = Path("/proc/self/cgroup")) -> CgroupParent | None:
