@@ -3,7 +3,7 @@
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -144,7 +144,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(click.ClickException, match="nothing to write"):
         write_rows(iter([]), path, force=False)
 
-    def refuse(_beside: Path, _output: Path, *, force: bool) -> None:
+    def refuse(_beside: Path, _output: Path, *, force: bool, endings: Sequence[str]) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(export, "_put_in_place", refuse)

@@ -102,8 +102,8 @@ def test_the_test_of_a_new_function_passes(trace: Trace, tmp_path: Path, languag
     program, *arguments = TESTS[language].split()  # type: ignore[index]
     if program == "python":
         program = sys.executable
-    if shutil.which(program) is None:
-        pytest.skip(f"this machine has no {program}")
+    if shutil.which(program) is None or subprocess.run([program, "--version"], check=False).returncode:
+        pytest.skip(f"this machine has no {program}, or one that does not start for this user")
     offline = ["--offline"] if program == "cargo" else []
     ended = subprocess.run(
         [program, *arguments, *offline], cwd=directory, capture_output=True, timeout=120, check=False

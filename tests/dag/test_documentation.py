@@ -6,7 +6,7 @@ import pytest
 from tools.docs import ROOT
 
 from tests.dag.support import SURROUNDINGS, problems_of
-from tracelake.catalogue import DOCUMENT_OPERATORS
+from tracelake.catalogue import document_operators
 from tracelake.dag.columns import _COLUMN, SCHEMA
 from tracelake.dag.fields import DOCUMENT, FROM, INPUT, JOB, PUBLISH, SHARED_FIELDS, SOURCE, UDF
 from tracelake.dag.kinds import Field
@@ -59,9 +59,9 @@ def test_every_operator_is_documented() -> None:
             "all" if spec.runtimes is None else ", ".join(f"`{item}`" for item in sorted(spec.runtimes)),
             spec.summary,
         )
-        for name, spec in DOCUMENT_OPERATORS.items()
+        for name, spec in document_operators().items()
     }
-    for name, spec in DOCUMENT_OPERATORS.items():
+    for name, spec in document_operators().items():
         if name != "udf":
             assert all(
                 f"`{field}`" in rows(SECTIONS["Operators"])[name][1] for field in spec.config_type.__struct_fields__

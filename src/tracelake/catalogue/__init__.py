@@ -23,7 +23,6 @@ from tracelake.errors import TraceError
 
 __all__ = [
     "CATALOGUE",
-    "DOCUMENT_OPERATORS",
     "NoopConfig",
     "OperatorConfig",
     "OperatorSpec",
@@ -33,12 +32,16 @@ __all__ = [
     "SparkSqlConfig",
     "TickerConfig",
     "UdfConfig",
+    "document_operators",
     "read_config",
 ]
 
 CATALOGUE: dict[str, OperatorSpec] = {spec.name: spec for spec in SPECS}
-DOCUMENT_OPERATORS = {name: spec for name, spec in CATALOGUE.items() if not spec.internal}
-"""Those that a job of a DAG can name."""
+
+
+def document_operators() -> dict[str, OperatorSpec]:
+    """Those that a job of a DAG can name."""
+    return {name: spec for name, spec in CATALOGUE.items() if not spec.internal}
 
 
 def read_config(operator: str, config: dict[str, Any]) -> OperatorConfig:

@@ -1,6 +1,6 @@
 """The fields of the language: kind, limits and help of each. The reader and the JSON Schema both use this table."""
 
-from tracelake.catalogue import DOCUMENT_OPERATORS
+from tracelake.catalogue import document_operators
 from tracelake.dag.columns import SCHEMA
 from tracelake.dag.kinds import (
     INDEX,
@@ -48,7 +48,7 @@ class OperatorKind(Text):
     """Any text when it is read, so that an unknown operator gets a code of its own; an enum for editors."""
 
     def schema(self) -> JsonSchema:
-        return {"enum": sorted(DOCUMENT_OPERATORS)}
+        return {"enum": sorted(document_operators())}
 
 
 class PublishKind:

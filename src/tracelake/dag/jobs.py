@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tracelake.catalogue import DOCUMENT_OPERATORS, OperatorSpec, UdfConfig, read_config
+from tracelake.catalogue import OperatorSpec, UdfConfig, document_operators, read_config
 from tracelake.catalogue.spec import ConfigFieldError
 from tracelake.dag.columns import check_column
 from tracelake.dag.draft import Draft, JobDraft, PublishDraft
@@ -108,13 +108,11 @@ def _check_time_zone(name: str, place: DocumentPlace) -> None:
 
 
 def _operator(job: JobDraft) -> OperatorSpec | None:
-    name = job.record.get("operator")
-    spec = DOCUMENT_OPERATORS.get(name) if name is not None else None
+    name, operators = job.record.get("operator"), document_operators()
+    spec = operators.get(name) if name is not None else None
     if name is not None and spec is None:
         place = job.record.at("operator")
-        hint = (
-            place.problems.did_you_mean(name, DOCUMENT_OPERATORS) or f"There are {one_of(sorted(DOCUMENT_OPERATORS))}."
-        )
+        hint = place.problems.did_you_mean(name, operators) or f"There are {one_of(sorted(operators))}."
         place.problem("unknown_operator", f"There is no operator {shown(name)}.", hint)
     return spec
 
