@@ -72,6 +72,7 @@ class BenchStack:
                     "--no-workers",
                     "--json",
                     f"--set=query_service={str(self.query_service).lower()}",
+                    "--set=runner=false",
                 ],
                 death_signal=signal.SIGTERM,
             ),

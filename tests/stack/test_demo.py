@@ -71,8 +71,8 @@ class Expected:
         self.amounts: Counter[tuple[str, str]] = Counter()
         self.sent: dict[str, list[tuple[str, int]]] = {}
         """Token and block of each transfer, by sender."""
-        self.largest: dict[str, tuple[int, int, int, str, str]] = {}
-        """Of each ERC-20 token: amount, block and log (both negative: the first one counts), moment, sender."""
+        self.largest: dict[str, tuple[int, int, int]] = {}
+        """Of each ERC-20 token: amount, block and log (both negative: the first one counts)."""
         for one in blocks:
             at = int(one.block["timestamp"], 16) // 3600 * 3600
             hour = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%S}Z"
@@ -89,8 +89,7 @@ class Expected:
         sender = "0x" + topics[1 if topics[0] == TRANSFER else 2][-40:]
         self.sent.setdefault(sender, []).append((token, number))
         if topics[0] == TRANSFER and len(topics) == 3:
-            moment = f"{datetime.fromtimestamp(int(block['timestamp'], 16), UTC):%Y-%m-%dT%H:%M:%S}Z"
-            transfer = (amount, -number, -int(log["logIndex"], 16), moment, sender)
+            transfer = (amount, -number, -int(log["logIndex"], 16))
             self.largest[token] = max(self.largest.get(token, transfer), transfer)
 
     def answers(self) -> list[list[list[Any]]]:
@@ -103,10 +102,12 @@ class Expected:
         for (_, token), count in self.flows.items():
             moved[token] += count
         largest = [
-            [moment, token, sender, str(amount), str(moved[token])]
-            for token, (amount, _, _, moment, sender) in self.largest.items()
+            [token[:10], -block, str(amount), str(moved[token])] for token, (amount, block, _) in self.largest.items()
         ]
-        return [sorted(senders, key=lambda row: (-row[1], row[0]))[:5], sorted(largest, key=lambda row: -int(row[4]))]
+        return [
+            sorted(senders, key=lambda row: (-row[1], row[0]))[:5],
+            sorted(largest, key=lambda row: (-int(row[3]), row[0])),
+        ]
 
 
 def moved(log: dict[str, Any]) -> list[int]:

@@ -89,6 +89,7 @@ if __name__ == "__main__":
         scheduler()
     else:
         os.environ.setdefault("TRACE_QUERY_SERVICE", "false")  # there is no stand-in for it
+        os.environ.setdefault("TRACE_RUNNER", "false")
         parts._child_command = child_command
         up.prepare_credentials = credentials
         main(sys.argv[1:])

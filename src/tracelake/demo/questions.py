@@ -30,11 +30,11 @@ LIMIT 5""",
     Question(
         "What is the largest transfer of each token, and how often was that token moved?",
         """\
-SELECT l."at" AS moment, l.token, l.sender, l.amount, f.transfers
+SELECT '0x' || lower(hex(l.token))[:8] AS token, l.block_number, l.amount, f.transfers
 FROM large_transfers l
 JOIN (SELECT token, sum(transfers) AS transfers FROM hourly_flows GROUP BY token) f ON f.token = lower(hex(l.token))
 QUALIFY row_number() OVER (PARTITION BY l.token ORDER BY l.amount DESC, l.block_number, l.log_index) = 1
-ORDER BY f.transfers DESC""",
+ORDER BY f.transfers DESC, l.token""",
     ),
 )
 

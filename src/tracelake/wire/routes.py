@@ -109,7 +109,7 @@ BATCHED_CALLS: dict[task_calls.CallName, Route[Any, Any]] = {
 """The calls that a batch may hold, by the names of its items."""
 BATCH_TASK_CALLS = Route(
     Access((Listener.TASK,), Principal.ITEMS), "POST", "/v1/task/batch", "Many task calls, each with its own token",
-    task_calls.BatchRequest, Answers, large=True,
+    task_calls.BatchRequest, Answers, large=True, errors=("credential_missing",),
     items=(task_calls.BatchCall, *(route.body for route in BATCHED_CALLS.values())))
 READ_TASK_KEYS = Route(
     Access((Listener.TASK, Listener.INTERNAL), Principal.NOBODY), "GET", "/internal/jwks/task",
