@@ -27,7 +27,7 @@ SETTINGS = {
     "retry_min_seconds": "0.5",
     "retry_max_seconds": "5",
     "max_attempts": "10",
-    "queue_visibility_seconds": "15",
+    "queue_visibility_seconds": "5",
     "reconcile_seconds": "5",
     "reconcile_grace_seconds": "15",
     "workers": "2",

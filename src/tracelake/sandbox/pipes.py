@@ -1,4 +1,8 @@
-"""Pipes out of a sandbox, read by the event loop."""
+"""Pipes out of a sandbox, read by the event loop.
+
+They are no transports of the event loop: uvloop closes the descriptor of a pipe twice, and the second time it may be
+that of a file which another thread has just opened.
+"""
 
 import asyncio
 import os
@@ -9,11 +13,14 @@ _CHUNK = 65_536
 
 
 class InwardPipe:
-    """One direction: the sandbox writes to `write_end`, the service reads."""
+    """One direction: the sandbox writes to `write_end`, the service reads, in one place at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, write_end: int) -> None:
-        self._reader = reader
+    def __init__(self) -> None:
+        read_end, write_end = os.pipe()
+        os.set_blocking(read_end, False)
+        self._read_end: int | None = read_end
         self._write_end: int | None = write_end
+        self._readable: asyncio.Future[None] | None = None
 
     @property
     def write_end(self) -> int:
@@ -27,8 +34,14 @@ class InwardPipe:
             self._write_end = None
 
     async def read(self) -> bytes:
-        """The next bytes; none at the end."""
-        return await self._reader.read(_CHUNK)
+        """The next bytes; none at the end, or when the pipe was closed."""
+        await asyncio.sleep(0)  # a sandbox that writes without pause leaves turns to others
+        while self._read_end is not None:
+            try:
+                return os.read(self._read_end, _CHUNK)
+            except BlockingIOError:
+                await self._wait_readable(self._read_end)
+        return b""
 
     async def read_tail(self, limit: int) -> bytes:
         """Reads to the end, and keeps the last bytes."""
@@ -38,17 +51,37 @@ class InwardPipe:
             del tail[: max(0, len(tail) - limit)]
         return bytes(tail)
 
+    def close(self) -> None:
+        self.give_away()
+        if self._read_end is None:
+            return
+        if self._readable is not None:
+            asyncio.get_running_loop().remove_reader(self._read_end)
+            _wake(self._readable)
+        os.close(self._read_end)
+        self._read_end = None
+
+    async def _wait_readable(self, read_end: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._readable = loop.create_future()
+        loop.add_reader(read_end, _wake, self._readable)
+        try:
+            await self._readable
+        finally:
+            self._readable = None
+            if self._read_end is not None:
+                loop.remove_reader(read_end)
+
+
+def _wake(readable: "asyncio.Future[None]") -> None:
+    if not readable.done():
+        readable.set_result(None)
+
 
 @asynccontextmanager
 async def open_pipe() -> AsyncIterator[InwardPipe]:
-    read_end, write_end = os.pipe()
-    reader = asyncio.StreamReader(limit=_CHUNK)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", buffering=0)
-    )
-    pipe = InwardPipe(reader, write_end)
+    pipe = InwardPipe()
     try:
         yield pipe
     finally:
-        pipe.give_away()
-        transport.close()
+        pipe.close()

@@ -56,6 +56,7 @@ class Sandbox:
         finally:
             if self._report is not None:
                 self._report.cancel()
+                await asyncio.wait({self._report})  # it reads the socket, whose number is free once that is closed
             self._control.close()
 
     async def _receive(self) -> SandboxReport:
