@@ -113,29 +113,22 @@ def plan_parts(
                 log_file=home.log_file(name),
             )
         )
+    services = []
     if query_sockets:
         query_url = listeners.url(query_sockets["query"], settings.bind_host_of("query"))
-        parts.append(
-            Part(
-                name=QUERY,
-                stage=QUERY_STAGE,
-                command=partial(_child_command, "query-service"),
-                environment=environment | {listeners.VARIABLE: listeners.to_variable(query_sockets)},
-                log_file=home.log_file(QUERY),
-                pass_fds=tuple(listener.fileno() for listener in query_sockets.values()),
-                alive=partial(asyncio.to_thread, probe.alive, query_url, tls.ca),
-            )
-        )
+        services.append((QUERY, QUERY_STAGE, "query-service", query_sockets, query_url))
     if runner_sockets and runner_url is not None:
+        services.append((RUNNER, RUNNER_STAGE, "runner", runner_sockets, runner_url))
+    for name, stage, command, service_sockets, url in services:
         parts.append(
             Part(
-                name=RUNNER,
-                stage=RUNNER_STAGE,
-                command=partial(_child_command, "runner"),
-                environment=environment | {listeners.VARIABLE: listeners.to_variable(runner_sockets)},
-                log_file=home.log_file(RUNNER),
-                pass_fds=tuple(listener.fileno() for listener in runner_sockets.values()),
-                alive=partial(asyncio.to_thread, probe.alive, runner_url, tls.ca),
+                name=name,
+                stage=stage,
+                command=partial(_child_command, command),
+                environment=environment | {listeners.VARIABLE: listeners.to_variable(service_sockets)},
+                log_file=home.log_file(name),
+                pass_fds=tuple(listener.fileno() for listener in service_sockets.values()),
+                alive=partial(asyncio.to_thread, probe.alive, url, tls.ca),
             )
         )
     return parts
