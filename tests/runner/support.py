@@ -20,11 +20,12 @@ from tests.support.dispatcher import DispatcherHarness
 from tracelake.adapters.local_invoker import LocalInvoker
 from tracelake.client import FileCredential, HttpClient, InternalClient
 from tracelake.http.server import ListenerServer
-from tracelake.processes.runner import INSIDE, check_isolation, runner_config
+from tracelake.processes.runner import runner_config
 from tracelake.runner.assembly import RunnerApplication, RunnerPorts
 from tracelake.runner.egress import Destinations
-from tracelake.runner.function import FunctionRunner
+from tracelake.runner.function import INSIDE, FunctionRunner
 from tracelake.runner.memory import MemoryLimiter
+from tracelake.runner.self_test import check_isolation
 from tracelake.runner.upstream import UpstreamService
 from tracelake.sandbox.server import SandboxServer
 from tracelake.settings import Settings

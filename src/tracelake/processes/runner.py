@@ -16,14 +16,13 @@ import click
 from tracelake.adapters.shared_secrets import SharedSecret
 from tracelake.cli.options import home_option
 from tracelake.client import HttpClient
-from tracelake.errors import TraceError
 from tracelake.http.server import ListenerServer
 from tracelake.processes.listener_limits import listener_limits
 from tracelake.runner.assembly import RunnerApplication, RunnerConfig, RunnerPorts
 from tracelake.runner.egress import Destinations
-from tracelake.runner.function import FunctionRunner
+from tracelake.runner.function import INSIDE, FunctionRunner
 from tracelake.runner.memory import MemoryLimiter
-from tracelake.runner.self_test import find_holes
+from tracelake.runner.self_test import check_isolation
 from tracelake.runner.upstream import UpstreamService
 from tracelake.sandbox.server import SandboxServer
 from tracelake.settings import Settings
@@ -34,8 +33,6 @@ from tracelake.stack.follow import follow_stack, run_process
 from tracelake.stack.tls import ensure_tls
 
 logger = logging.getLogger(__name__)
-
-INSIDE = "tracelake.runner.inside"
 
 
 def runner_config(settings: Settings) -> RunnerConfig:
@@ -67,15 +64,6 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
         logger.info("runner stops")
     finally:
         await sandboxes.close()
-
-
-async def check_isolation(sandboxes: SandboxServer, functions: FunctionRunner) -> str | None:
-    """Starts the fork server; tells why this machine cannot isolate functions, if it cannot."""
-    try:
-        await sandboxes.start()
-    except TraceError as error:
-        return error.message
-    return await find_holes(functions)
 
 
 async def _serve_stack(

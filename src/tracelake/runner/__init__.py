@@ -5,7 +5,7 @@
 - `function`, `launch`, `inside`, `memory`: a run in a sandbox with two addresses of its own and a limit of memory.
 - `runtime_api`: the AWS Lambda Runtime API of one attempt. `egress`, `object_paths`: the only way out of it.
 - `exchange`, `upstream`: HTTP towards the sandbox, and towards what lies behind the way out.
-- `outcome`, `output`: how it ended, for people; never with a token.
+- `preparation`: what a run of an attempt is given. `outcome`, `output`: how it ended, for people; never with a token.
 - `clients`: the programs that run a handler inside of the sandbox.
 
 Nothing runs twice in one sandbox. The threat model is docs/adr/0039-runner-of-users-functions.md.

@@ -7,24 +7,16 @@ cannot be reported is repeated until the Dispatcher answers. Nothing is tried a 
 import asyncio
 import logging
 import time
-from base64 import urlsafe_b64decode
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-
-import msgspec
 
 from tracelake.client import TaskClient
 from tracelake.errors import TraceError
 from tracelake.model.backoff import Backoff
 from tracelake.runner.bundles import BundleCache, BundleRejected, BundleUnavailable
-from tracelake.runner.egress import Destinations, EgressProxy
-from tracelake.runner.function import CountRefusal, Egress, FunctionRunner, StopSignal
-from tracelake.runner.languages import FunctionPlan
-from tracelake.runner.object_paths import ObjectGrant
+from tracelake.runner.egress import Destinations
+from tracelake.runner.function import CountRefusal, FunctionRunner, StopSignal
 from tracelake.runner.outcome import RunEnding, RunResult, final_report
-from tracelake.runner.runtime_api import RuntimeApi
-from tracelake.sandbox.spec import MIB
-from tracelake.tokens.token_claims import S3Grant
+from tracelake.runner.preparation import decode_grant, make_egress, make_runtime_api, plan_function
 from tracelake.wire import routes
 from tracelake.wire.claims import BundleRef, Invocation
 from tracelake.wire.task_calls import CompleteRequest, HeartbeatRequest
@@ -35,10 +27,6 @@ _AGAIN = Backoff(0.2, 5.0)
 _REPORT_SECONDS = 900.0
 """How long a final report is repeated; by then the lease has expired and another attempt has begun."""
 _STOPPED_SECONDS = 5.0
-
-
-class _GrantClaims(msgspec.Struct, frozen=True):
-    s3: S3Grant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +79,16 @@ class FunctionAttempt:
 
     async def _execute(self) -> RunResult:
         try:
-            grant = _decode_grant(self._token)
+            grant = decode_grant(self._token)
             async with self.tools.bundles.open(self.bundle) as directory:
                 if self.signal.reason is not None:
                     return RunResult(ending=self.signal.reason, message="the run was ended before it began")
                 return await self.tools.functions.run(
-                    self._plan(directory), self._runtime_api(), self._egress(grant), self.signal, self._secrets
+                    plan_function(self.invocation, self.bundle, directory, self.tools.scratch_bytes),
+                    make_runtime_api(self.invocation, self.bundle.timeout_seconds),
+                    make_egress(self.invocation, grant, self.tools.destinations, self.refusals),
+                    self.signal,
+                    self._secrets,
                 )
         except BundleRejected as error:
             return RunResult(ending=RunEnding.BUNDLE, message=str(error), retryable=False)
@@ -105,43 +97,6 @@ class FunctionAttempt:
         except Exception:
             logger.exception("an attempt broke", extra={"task_id": str(self.invocation.task_id)})
             return RunResult(ending=RunEnding.SANDBOX, message="the runner failed; its log says why")
-
-    def _plan(self, directory: Path) -> FunctionPlan:
-        bundle, job = self.bundle, self.invocation.job
-        return FunctionPlan(
-            language=bundle.language,
-            entrypoint=bundle.entrypoint or "",
-            bundle=directory,
-            timeout_seconds=float(bundle.timeout_seconds),
-            memory_bytes=bundle.memory_mb * MIB,
-            scratch_bytes=self.tools.scratch_bytes,
-            environment={
-                "AWS_LAMBDA_FUNCTION_NAME": f"{job.dag_name}-{job.name}",
-                "AWS_LAMBDA_FUNCTION_VERSION": str(bundle.bundle_id),
-                "TRACE_TASK_CAPABILITY_TOKEN": self.invocation.capability_token,
-            },
-        )
-
-    def _runtime_api(self) -> RuntimeApi:
-        """The event is the payload of the wire contract; the bundle's address is of no use inside."""
-        event = msgspec.structs.replace(self.invocation, bundle_url=None, bundle=None)
-        return RuntimeApi(
-            request_id=f"{self.invocation.task_id}-{self.invocation.attempt}",
-            event=msgspec.json.encode(event),
-            deadline_ms=int((time.time() + self.bundle.timeout_seconds) * 1000),
-            function_name=self.invocation.job.name,
-        )
-
-    def _egress(self, grant: S3Grant) -> Egress:
-        write = [prefix for prefix in (*grant.write_prefixes, grant.buffer_prefix, grant.scratch_prefix) if prefix]
-        proxy = EgressProxy(
-            task_id=self.invocation.task_id,
-            attempt=self.invocation.attempt,
-            grant=ObjectGrant(read=grant.read_prefixes, write=write),
-            destinations=self.tools.destinations,
-            count_refusal=self.refusals,
-        )
-        return Egress(handler=proxy.handle, count_refusal=self.refusals)
 
     async def _beat(self) -> None:
         fence = HeartbeatRequest(
@@ -198,9 +153,3 @@ class FunctionAttempt:
         message = f"the handler's answer was not accepted ({error.code}): {error.message}"
         rejection = replace(result, ending=RunEnding.RESPONSE, message=message, retryable=False)
         return final_report(self.invocation, rejection, self._secrets)
-
-
-def _decode_grant(token: str) -> S3Grant:
-    """The Dispatcher sent the token over a channel that it authenticates; its services check the signature."""
-    payload = token.split(".")[1]
-    return msgspec.json.decode(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)), type=_GrantClaims).s3

@@ -17,6 +17,8 @@ from tracelake.runner.runtime_api import MAX_RESPONSE_BYTES, RuntimeApi
 from tracelake.sandbox.server import SandboxServer
 from tracelake.sandbox.spec import MIB, Ending, SandboxReport
 
+INSIDE = "tracelake.runner.inside"
+"""The module that the sandboxes of a `FunctionRunner` run."""
 _AFTER_ANSWER_SECONDS = 1.0
 """For what is printed last; a runtime that asks for its next event, or exits, is ended at once."""
 _REQUESTS = 100_000
@@ -57,7 +59,7 @@ class CountRefusal:
 
 class FunctionRunner:
     def __init__(self, sandboxes: SandboxServer, limiter: MemoryLimiter) -> None:
-        """`sandboxes` is a server of the module `inside`."""
+        """`sandboxes` is a server of the module `INSIDE`."""
         self._sandboxes = sandboxes
         self._limiter = limiter
 

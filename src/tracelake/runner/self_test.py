@@ -4,15 +4,26 @@ from pathlib import Path
 
 import msgspec
 
+from tracelake.errors import TraceError
 from tracelake.runner import clients
 from tracelake.runner.exchange import SandboxReply, SandboxRequest, refuse
 from tracelake.runner.function import CountRefusal, Egress, FunctionRunner, StopSignal
 from tracelake.runner.languages import FunctionPlan
 from tracelake.runner.outcome import RunEnding
 from tracelake.runner.runtime_api import RuntimeApi
+from tracelake.sandbox.server import SandboxServer
 from tracelake.sandbox.spec import MIB
 
 _SECONDS = 60.0
+
+
+async def check_isolation(sandboxes: SandboxServer, functions: FunctionRunner) -> str | None:
+    """Starts the fork server; tells why this machine cannot isolate functions, if it cannot."""
+    try:
+        await sandboxes.start()
+    except TraceError as error:
+        return error.message
+    return await find_holes(functions)
 
 
 async def find_holes(functions: FunctionRunner) -> str | None:

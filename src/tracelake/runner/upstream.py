@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import httptools
@@ -48,6 +49,21 @@ class _ReplyParser:
         self.complete = True
 
 
+class Upstream(Protocol):
+    """What the way out of a sandbox leads to."""
+
+    @property
+    def authority(self) -> str:
+        """Host and port, as in the header `Host`."""
+        ...
+
+    async def request(
+        self, method: str, target: str, headers: Sequence[tuple[str, str]], body: bytes, *, seconds: float
+    ) -> UpstreamReply:
+        """`headers` have the host. Raises UpstreamError; the body of the reply may end with one too."""
+        ...
+
+
 class UpstreamService:
     """One service, by its address; nothing that a sandbox sends changes where a request goes."""
 
@@ -62,7 +78,6 @@ class UpstreamService:
     async def request(
         self, method: str, target: str, headers: Sequence[tuple[str, str]], body: bytes, *, seconds: float
     ) -> UpstreamReply:
-        """`headers` have the host. Raises UpstreamError; the body of the reply may end with one too."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         try:
