@@ -23,6 +23,7 @@ DANGEROUS = {
     "finit_module": (313, 273),
     "fsopen": (430, 430),
     "init_module": (175, 105),
+    "inotify_init1": (294, 26),
     "io_uring_setup": (425, 425),
     "kcmp": (312, 272),
     "kexec_load": (246, 104),
@@ -107,6 +108,30 @@ say(any(sets))
 say(os.getpid())
 """
     assert playground.lines(source) == ["False", "0", "1", "False", "1"]
+
+
+def test_is_alone_in_its_process_group(playground: Playground) -> None:
+    """A signal or a priority for the group reaches all of its processes, in whatever namespace they are."""
+    assert playground.lines("say([os.getpid(), os.getpgid(0), os.getsid(0)])") == ["[1, 1, 1]"]
+
+
+def test_makes_sockets_of_listed_families_and_protocols(programs: Playground) -> None:
+    source = """
+socket_call, pair_call = {"x86_64": (41, 53), "aarch64": (198, 199)}[platform.machine()]
+pair = (ctypes.c_int * 2)()
+for family in range(46):
+    say(f"{family} {syscall(socket_call, family, 1, 0)} {syscall(pair_call, family, 1, 0, ctypes.addressof(pair))}")
+for protocol in range(1, 300):
+    for family, kind in ((2, 1), (2, 2), (2, 5), (10, 1), (10, 2), (10, 5)):
+        if syscall(socket_call, family, kind, protocol) == "allowed":
+            say(f"{family} {kind} {protocol}")
+"""
+    lines = programs.lines(source, open_files=1024)
+    pairs = {int(family): result for family, *result in map(str.split, lines[:46])}
+    assert {family for family, result in pairs.items() if result[0] == "allowed"} == {1, 2, 10}
+    assert {family for family, result in pairs.items() if result[1] == "allowed"} == {1}
+    assert {result[1] for family, result in pairs.items() if family != 1} == {"EAFNOSUPPORT"}
+    assert set(lines[46:]) == {"2 1 6", "2 2 17", "10 1 6", "10 2 17"}
 
 
 def test_has_no_environment(playground: Playground) -> None:

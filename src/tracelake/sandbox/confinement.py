@@ -35,6 +35,8 @@ _FIRST_OWN_UID, _OWN_UIDS = 0x6000_0000, 0x1000_0000
 """Above all accounts: each sandbox of a service that runs as root gets a user id of its own."""
 _NOBODY = 65534
 _OOM_FIRST = "1000"
+_PENDING_SIGNALS = 1024
+"""Also the number of timers. A plain user's sandboxes draw on the one stock of that user."""
 
 
 class SetupError(Exception):
@@ -139,6 +141,9 @@ def _set_limits(limits: SandboxLimits, image_bytes: int) -> None:
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_NICE: 0,
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_SIGPENDING: _PENDING_SIGNALS,
         resource.RLIMIT_STACK: 8 * 1024 * 1024,
     }
     for kind, value in values.items():

@@ -149,6 +149,7 @@ def _start(requests: socket.socket, inside: Inside) -> _First:
 
 def _become_first(link: socket.socket, outcome: int, inside: Inside) -> NoReturn:
     linux.end_with_parent(signal.SIGKILL)
+    os.setsid()  # process groups cross namespaces: `kill(0)` would reach the monitor, the service and its terminal
     # Opened here: inside there is no such file.
     null = os.open("/dev/null", os.O_RDWR)
     inside.prepare()

@@ -32,6 +32,8 @@ _PRCTLS = (2, 3, 15, 16, 23, 38, 39, 0x53564D41)
 """GET_PDEATHSIG, GET_DUMPABLE, SET and GET of NAME, CAPBSET_READ, SET and GET of NO_NEW_PRIVS, names of memory areas.
 Not SET_PDEATHSIG: the process would outlive its monitor."""
 
+_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
+
 
 class Profile(StrEnum):
     COMPUTING = "computing"
@@ -92,8 +94,9 @@ def _instructions(profile: Profile, machine_name: str) -> Iterator[_Instruction]
     yield from _of(numbers["prctl"], _check_listed(0, _PRCTLS, errno.EINVAL))
     yield from _of(numbers["prlimit64"], _check_null(2))
     if programs:
-        families = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
-        yield from _of(numbers["socket"], _check_listed(0, families, errno.EAFNOSUPPORT))
+        yield from _of(numbers["socket"], _check_socket())
+        # The kernel makes sockets of any family for a pair, and loads the family's module, before it finds none fit.
+        yield from _of(numbers["socketpair"], _check_listed(0, [socket.AF_UNIX], errno.EAFNOSUPPORT))
     yield _refuse(errno.EPERM)
 
 
@@ -119,6 +122,15 @@ def _check_clone(*, programs: bool) -> Iterator[_Instruction]:
         yield (_JUMP_SET, 1, 0, _CLONE_THREAD)
         yield _refuse(errno.EPERM)
     yield (_RETURN, 0, 0, _ALLOW)
+
+
+def _check_socket() -> Iterator[_Instruction]:
+    """Families by allowlist, and TCP and UDP alone: the kernel loads modules for other protocols of IP."""
+    yield _load_argument(2)
+    for skipped, protocol in zip((3, 2, 1), _PROTOCOLS, strict=True):
+        yield (_JUMP_EQUAL, skipped, 0, protocol)
+    yield _refuse(errno.EPROTONOSUPPORT)
+    yield from _check_listed(0, [socket.AF_UNIX, socket.AF_INET, socket.AF_INET6], errno.EAFNOSUPPORT)
 
 
 def _check_listed(index: int, values: Iterable[int], refusal: int) -> Iterator[_Instruction]:

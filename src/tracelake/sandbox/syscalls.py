@@ -3,7 +3,7 @@
 Names without a number on a machine do not exist there: 64-bit Arm has `openat` and no `open`. What is in neither set
 is refused: `ptrace`, `mount`, `unshare`, `setns`, `bpf`, `keyctl`, `io_uring_setup`, `userfaultfd`,
 `perf_event_open`, `open_by_handle_at`, `process_vm_readv`, `chroot`, `pidfd_getfd` and hundreds of others, also those
-that do not exist yet.
+that do not exist yet. `inotify` would show when other processes open files of the system that sandboxes share.
 """
 
 _COMPUTING = """
@@ -21,11 +21,11 @@ _MORE_OF_PROGRAMS = """
     accept accept4 alarm bind chdir chmod chown connect copy_file_range creat epoll_create epoll_create1
     epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd execve execveat fchdir fchmod fchmodat fchown fchownat
     fgetxattr flock fork futimesat get_mempolicy getdents getgroups getitimer getpeername getsockname getsockopt
-    getxattr inotify_add_watch inotify_init1 inotify_rm_watch kill lchown lgetxattr link linkat listen listxattr
+    getxattr kill lchown lgetxattr link linkat listen listxattr
     mkdir mkdirat mlock mlock2 msync munlock pause pwritev pwritev2 readahead recvfrom recvmmsg recvmsg rename
     renameat renameat2 rmdir rt_sigqueueinfo rt_sigsuspend rt_sigtimedwait sched_get_priority_max
     sched_get_priority_min sched_setaffinity sched_setscheduler sendfile sendmmsg sendmsg sendto setitimer
-    setpgid setpriority setrlimit setsid setsockopt shutdown signalfd signalfd4 socketpair splice symlink
+    setpgid setpriority setrlimit setsid setsockopt shutdown signalfd signalfd4 splice symlink
     symlinkat sync_file_range tee timer_create timer_delete timer_gettime timer_settime timerfd_create
     timerfd_gettime timerfd_settime tkill truncate umask unlink unlinkat utime utimensat utimes vfork wait4
     waitid
@@ -53,8 +53,8 @@ X86_64 = {
     "getegid": 108, "geteuid": 107, "getgid": 104, "getgroups": 115, "getitimer": 36, "getpeername": 52,
     "getpgid": 121, "getpgrp": 111, "getpid": 39, "getppid": 110, "getpriority": 140, "getrandom": 318,
     "getresgid": 120, "getresuid": 118, "getrlimit": 97, "getrusage": 98, "getsid": 124, "getsockname": 51,
-    "getsockopt": 55, "gettid": 186, "gettimeofday": 96, "getuid": 102, "getxattr": 191, "inotify_add_watch": 254,
-    "inotify_init1": 294, "inotify_rm_watch": 255, "ioctl": 16, "kill": 62, "lchown": 94, "lgetxattr": 192,
+    "getsockopt": 55, "gettid": 186, "gettimeofday": 96, "getuid": 102, "getxattr": 191,
+    "ioctl": 16, "kill": 62, "lchown": 94, "lgetxattr": 192,
     "link": 86, "linkat": 265, "listen": 50, "listxattr": 194, "lseek": 8, "lstat": 6, "madvise": 28,
     "membarrier": 324, "mincore": 27, "mkdir": 83, "mkdirat": 258, "mlock": 149, "mlock2": 325, "mmap": 9,
     "mprotect": 10, "mremap": 25, "msync": 26, "munlock": 150, "munmap": 11, "nanosleep": 35, "newfstatat": 262,
@@ -88,7 +88,7 @@ AARCH64 = {
     "getgid": 176, "getgroups": 158, "getitimer": 102, "getpeername": 205, "getpgid": 155, "getpid": 172,
     "getppid": 173, "getpriority": 141, "getrandom": 278, "getresgid": 150, "getresuid": 148, "getrlimit": 163,
     "getrusage": 165, "getsid": 156, "getsockname": 204, "getsockopt": 209, "gettid": 178, "gettimeofday": 169,
-    "getuid": 174, "getxattr": 8, "inotify_add_watch": 27, "inotify_init1": 26, "inotify_rm_watch": 28,
+    "getuid": 174, "getxattr": 8,
     "ioctl": 29, "kill": 129, "lgetxattr": 9, "linkat": 37, "listen": 201, "listxattr": 11, "lseek": 62,
     "madvise": 233, "membarrier": 283, "mincore": 232, "mkdirat": 34, "mlock": 228, "mlock2": 284, "mmap": 222,
     "mprotect": 226, "mremap": 216, "msync": 227, "munlock": 229, "munmap": 215, "nanosleep": 101,
