@@ -1,37 +1,48 @@
 """`trace udf`: functions of users, from a new directory to a bundle that a DAG can name."""
 
-import hashlib
-import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from tracelake.bundles.archive import ArchiveLimits, ArchiveRefusal, read_archive
-from tracelake.bundles.building import build_archive
-from tracelake.bundles.entrypoint import BundleWarning, Language, check_entrypoint
+from tracelake.bundles.entrypoint import Language
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import cursor_option, limit_option
 from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, count
-from tracelake.cli.udf_templates import PROJECT_FILE, RUST_BUILD, TEMPLATES, TESTS
+from tracelake.cli.udf_project import build_project, digest, open_bundle
+from tracelake.cli.udf_templates import RUST_BUILD, TEMPLATES, TESTS
 from tracelake.client.uploads import upload
 from tracelake.client.user import UserClient
 from tracelake.wire import routes
 from tracelake.wire.bundles import BundleDetail, BundleRow, FinalizeBundleRequest, OpenBundleRequest
 
+_TEST = "test"
 _LANGUAGES = click.Choice(["python", "node", "rust"])
 _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
 _KNOWN_BUNDLES = 500
 """The newest bundles, among which a push looks for the same one."""
 
 
-@click.group()
+class _UdfGroup(click.Group):
+    """Loads `test` when it is called: what it needs takes a while to import."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), _TEST])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == _TEST:
+            from tracelake.cli.udf_test import command as test
+
+            return test
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_UdfGroup)
 def command() -> None:
-    """Write, build and upload functions: your own code in Python, JavaScript or Rust, which jobs run.
+    """Write, test, build and upload functions: your own code in Python, JavaScript or Rust, which jobs run.
 
     A function is a directory; its archive, once uploaded, is a bundle, which never changes. A job of a DAG names the
     bundle by its id (`operator: udf`); docs/functions.md has the rules.
@@ -39,19 +50,11 @@ def command() -> None:
     \b
     Examples:
       trace udf new --language python my_function
+      trace udf test my_function
       trace udf push my_function
       trace udf list
       trace udf disable 0192d6a2-...
     """
-
-
-@dataclass(frozen=True, slots=True)
-class _Project:
-    """What a directory says of its function."""
-
-    language: Language
-    entrypoint: str | None
-    leave_out: frozenset[str]
 
 
 @command.command()
@@ -79,10 +82,10 @@ def new(language: Language, directory: Path) -> None:
 )
 def build(directory: Path, output: Path | None) -> None:
     """Make the archive of a function. Equal files make equal bytes, whenever and wherever they are built."""
-    archive, names, _ = _build(directory)
+    archive, names, _ = build_project(directory)
     target = output or Path(f"{directory.resolve().name}.zip")
     target.write_bytes(archive)
-    click.echo(f"{target}: {count(len(names), 'file')}, {len(archive)} bytes, SHA-256 {_digest(archive)}")
+    click.echo(f"{target}: {count(len(names), 'file')}, {len(archive)} bytes, SHA-256 {digest(archive)}")
 
 
 @command.command()
@@ -95,16 +98,8 @@ def push(session: Session, source: Path, language: Language | None, entrypoint: 
 
     The same archive again is the same bundle, as long as that is enabled.
     """
-    if source.is_dir():
-        if language is not None or entrypoint is not None:
-            raise click.UsageError(f"{source / PROJECT_FILE} has the language and the entrypoint of a directory.")
-        archive, _, project = _build(source)
-    else:
-        if language is None:
-            raise click.UsageError("An archive needs --language, and --entrypoint unless it is Rust.")
-        archive, project = source.read_bytes(), _Project(language, entrypoint, frozenset())
-        _check(archive, project)
-    request = FinalizeBundleRequest(sha256=_digest(archive), language=project.language, entrypoint=project.entrypoint)
+    archive, project = open_bundle(source, language, entrypoint)
+    request = FinalizeBundleRequest(sha256=digest(archive), language=project.language, entrypoint=project.entrypoint)
     bundle = session.ask(lambda client: _push(session, client, archive, request))
     what = "is uploaded already" if bundle.duplicate else "is ready"
     session.say("Bundle ", (str(bundle.bundle_id), "bold"), f" {what}.")
@@ -190,54 +185,3 @@ def disable(session: Session, bundle: UUID, yes: bool) -> None:
         click.confirm(f"Disable {bundle} for good?", abort=True, err=session.as_json)
     detail = session.ask(lambda client: client.call(routes.DISABLE_BUNDLE, bundle_id=bundle))
     session.say(f"Bundle {bundle} {'was disabled before' if detail.duplicate else 'is disabled'}.")
-
-
-def _build(directory: Path) -> tuple[bytes, list[str], _Project]:
-    project = _read_project(directory)
-    try:
-        archive, names = build_archive(
-            directory, ArchiveLimits(), leave_out=project.leave_out | frozenset({PROJECT_FILE})
-        )
-    except ArchiveRefusal as refusal:
-        raise click.ClickException(f"{refusal} ({refusal.code}).") from None
-    for warning in _check(archive, project):
-        click.echo(f"note: {warning.entry}: {warning.message}", err=True)
-    return archive, names, project
-
-
-def _check(archive: bytes, project: _Project) -> list[BundleWarning]:
-    """Refuse here what the stack would refuse after the upload. Its own limits may be narrower."""
-    try:
-        entries = read_archive(archive, ArchiveLimits())
-        return check_entrypoint(archive, entries, project.language, project.entrypoint)
-    except ArchiveRefusal as refusal:
-        hint = (
-            f" Build it first: {RUST_BUILD}"
-            if refusal.code == "entrypoint_missing" and project.language == "rust"
-            else ""
-        )
-        raise click.ClickException(f"{refusal} ({refusal.code}).{hint}") from None
-
-
-def _read_project(directory: Path) -> _Project:
-    path = directory / PROJECT_FILE
-    try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise click.ClickException(
-            f"{path} is missing: `trace udf new` writes it, with language, entrypoint and leave_out."
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"{path} is not TOML: {error}") from None
-    language, entrypoint = fields.pop("language", None), fields.pop("entrypoint", None)
-    leave_out = fields.pop("leave_out", [])
-    names = leave_out if isinstance(leave_out, list) and all(isinstance(name, str) for name in leave_out) else None
-    if language not in TEMPLATES or not isinstance(entrypoint, str | None) or names is None or fields:
-        raise click.ClickException(
-            f"{path}: expected language (python, node or rust), entrypoint (a text) and leave_out (a list of names)."
-        )
-    return _Project(language, entrypoint, frozenset(names))
-
-
-def _digest(archive: bytes) -> str:
-    return hashlib.sha256(archive).hexdigest()

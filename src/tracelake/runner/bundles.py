@@ -44,7 +44,7 @@ class BundleCache:
         self._locks: dict[str, asyncio.Lock] = {}
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for left in directory.glob("tmp*"):
-            _remove(left)  # of a runner that was killed
+            remove_tree(left)  # of a runner that was killed
 
     @asynccontextmanager
     async def open(self, bundle: BundleRef) -> AsyncIterator[Path]:
@@ -75,7 +75,7 @@ class BundleCache:
             unpack(archive.read_bytes(), self._limits, unpacked)
             unpacked.rename(place)
         finally:
-            _remove(scratch)
+            remove_tree(scratch)
 
     def _make_room(self, in_use: frozenset[str]) -> None:
         sizes = {place: _size(place) for place in self._directory.iterdir() if len(place.name) == 64}
@@ -84,7 +84,7 @@ class BundleCache:
             if total <= self._most_bytes:
                 return
             if place.name not in in_use:
-                _remove(place)
+                remove_tree(place)
                 total -= sizes[place]
 
 
@@ -131,7 +131,7 @@ def _size(directory: Path) -> int:
     return sum(entry.lstat().st_size for entry in directory.rglob("*"))
 
 
-def _remove(directory: Path) -> None:
+def remove_tree(directory: Path) -> None:
     """Also what is read-only."""
 
     def retry(function: Callable[..., object], path: str, _error: object) -> None:

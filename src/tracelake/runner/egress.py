@@ -17,7 +17,7 @@ import msgspec
 from tracelake.runner.exchange import SandboxReply, SandboxRequest, refuse
 from tracelake.runner.inside import HOST, PORTS
 from tracelake.runner.object_paths import ObjectGrant
-from tracelake.runner.upstream import Upstream, UpstreamError, UpstreamReply
+from tracelake.runner.upstream import EgressTarget, UpstreamError, UpstreamReply
 from tracelake.wire.contract import HEADERS, Principal
 from tracelake.wire.query import SUMMARY_HEADER
 
@@ -48,9 +48,9 @@ class _Fence(msgspec.Struct, frozen=True):
 class Destinations:
     """Where requests go. All of it is known before anything runs."""
 
-    tasks: Upstream
-    queries: Upstream | None
-    objects: Upstream | None
+    tasks: EgressTarget
+    queries: EgressTarget | None
+    objects: EgressTarget | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

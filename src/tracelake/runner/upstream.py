@@ -49,7 +49,7 @@ class _ReplyParser:
         self.complete = True
 
 
-class Upstream(Protocol):
+class EgressTarget(Protocol):
     """What the way out of a sandbox leads to."""
 
     @property
