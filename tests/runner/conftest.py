@@ -41,7 +41,10 @@ class Functions:
             (place / name).chmod(0o555 if name == "bootstrap" else 0o444)
         return place
 
-    def run(
+    def run(self, files: dict[str, str | bytes], **fields: Any) -> RunResult:
+        return self.runner.run(self.execute(files, **fields))
+
+    async def execute(
         self,
         files: dict[str, str | bytes],
         *,
@@ -60,16 +63,10 @@ class Functions:
             environment={"TRACE_TASK_CAPABILITY_TOKEN": "token"},
             **({"timeout_seconds": 30.0, "memory_bytes": 128 * MIB, "scratch_bytes": 16 * MIB} | limits),
         )
-
-        async def run() -> RunResult:
-            api = RuntimeApi(
-                request_id="request-1", event=json.dumps(event).encode(), deadline_ms=1, function_name="job"
-            )
-            way_out = Egress(handler=egress, count_refusal=CountRefusal())
-            functions = FunctionRunner(self.sandboxes, self.limiter)
-            return await functions.run(plan, api, way_out, stop or StopSignal(), secrets)
-
-        return self.runner.run(run())
+        api = RuntimeApi(request_id="request-1", event=json.dumps(event).encode(), deadline_ms=1, function_name="job")
+        way_out = Egress(handler=egress, count_refusal=CountRefusal())
+        functions = FunctionRunner(self.sandboxes, self.limiter)
+        return await functions.run(plan, api, way_out, stop or StopSignal(), secrets)
 
     def value(self, source: str, **fields: Any) -> Any:
         """What the Python handler returns."""

@@ -1,9 +1,12 @@
-"""Hostile functions are contained; the runner is healthy after each, and the next function is not affected."""
+"""Hostile functions are contained; the runner is healthy after each, and the next function is not affected.
+
+The attacks are those of the catalogue, tests/runner/attacks/README.md.
+"""
 
 import asyncio
-import json
 import os
 import platform
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,29 +14,46 @@ from typing import Any
 
 import pytest
 
+from tests.runner.attacks import ATTACKS, program, script
+from tests.runner.attacks.__main__ import README, render
+from tests.runner.attacks.catalogue import LANGUAGES, Attack, Place
+from tests.runner.attacks.kernel_attacks import CALLS, PROBES
+from tests.runner.attacks.service import RecordingService, open_proxy
 from tests.runner.conftest import Functions
 from tests.sandbox.conftest import descendants
 from tests.sandbox.test_machine import run_as_plain_user
+from tracelake.runner.exchange import SandboxReply, SandboxRequest
+from tracelake.runner.function import CountRefusal
 from tracelake.runner.languages import find_node
+from tracelake.runner.outcome import RunResult
 from tracelake.sandbox.spec import MIB
-from tracelake.sandbox.syscalls import PROGRAMS, X86_64
+from tracelake.sandbox.syscalls import AARCH64, PROGRAMS, X86_64
 
-ATTACKS = Path(__file__).parent / "attacks"
+DIRECTORY = Path(__file__).parent / "attacks"
 SPARES = 1
-LANGUAGES = {"python": "probes.py", "node": "probes.mjs"}
-CALLS = {
-    "add_key": 248, "bpf": 321, "chroot": 161, "fsopen": 430, "init_module": 175, "io_uring_setup": 425, "ioperm": 173,
-    "kexec_load": 246, "keyctl": 250, "memfd_create": 319, "mount": 165, "move_mount": 429, "open_by_handle_at": 304,
-    "open_tree": 428, "perf_event_open": 298, "personality": 135, "pidfd_getfd": 438, "pidfd_open": 434,
-    "pivot_root": 155, "process_vm_readv": 310, "process_vm_writev": 311, "ptrace": 101, "quotactl": 179, "reboot": 169,
-    "seccomp": 317, "setdomainname": 171, "setns": 308, "settimeofday": 164, "shmget": 29, "swapon": 167, "syslog": 103,
-    "umount2": 166, "unshare": 272, "userfaultfd": 323, "vhangup": 153,
-}  # fmt: skip
-"""Numbers of x86_64."""
-ENVIRONMENT = {
-    "AWS_ENDPOINT_URL_S3", "AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "AWS_LAMBDA_RUNTIME_API", "HOME", "LAMBDA_TASK_ROOT",
-    "LANG", "LC_CTYPE", "PATH", "TMPDIR", "TRACE_TASK_CAPABILITY_TOKEN", "TRACE_TASK_URL", "TZ", "_HANDLER",
-}  # fmt: skip
+LEAST_ATTACKS = 60
+VICTIM_PORT = 7777
+ENTRYPOINTS = {"python": "attack.py", "node": "attack.mjs", "rust": "bootstrap"}
+MEMORY = {"python": 64 * MIB, "node": 200 * MIB, "rust": 64 * MIB}
+SPECIAL_CALLS = ("clone", "clone3", "ioctl", "prctl", "prlimit64", "socket", "socketpair")
+"""Allowed for some arguments."""
+VICTIM = """
+import os, socket
+def handler(port, context):
+    with open('/tmp/victim', 'w') as file: file.write('mine')
+    servers = [socket.create_server(('127.0.0.1', port)), socket.socket(socket.AF_UNIX)]
+    servers[1].bind(chr(0) + 'victim')
+    servers[1].listen()
+    with socket.create_connection(('127.0.0.1', 9002)) as client:
+        client.sendall(b'GET / HTTP/1.1\\r\\n\\r\\n')
+        client.recv(100)
+    visitors = []
+    for server in servers:
+        server.setblocking(False)
+        try: visitors.append(str(server.accept()))
+        except BlockingIOError: pass
+    return [open('/tmp/victim').read(), os.listdir('/tmp'), visitors, os.getpriority(os.PRIO_PROCESS, 0)]
+"""
 
 
 def check_health(functions: Functions) -> None:
@@ -46,163 +66,176 @@ def check_health(functions: Functions) -> None:
                 await asyncio.sleep(0.02)
 
     functions.runner.run(wait())
-    source = "import os\ndef handler(event, context):\n    return [event, os.listdir('/tmp')]"
-    assert functions.value(source, event=7) == [7, []]
+    source = (
+        "import os\ndef handler(event, context):\n    return [event, os.listdir('/tmp'), os.getpid(), os.getpgid(0)]"
+    )
+    assert functions.value(source, event=7) == [7, [], 1, 1]
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """What a hostile function would like to reach: a secret, sockets and a port of this process."""
-    secret = tmp_path / "secret"
-    secret.write_text("secret")
+@pytest.fixture(scope="module")
+def facts(functions: Functions, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What hostile functions would like to reach: secrets, sockets, a port and processes of the runner."""
+    directory = tmp_path_factory.mktemp("machine")
+    (directory / "secret").write_text("secret")
+    (directory / "keys").mkdir()
     abstract = f"trace-test-{os.getpid()}"
     with (
-        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_server(("0.0.0.0", 0)) as server,
         socket.socket(socket.AF_UNIX) as file_server,
         socket.socket(socket.AF_UNIX) as abstract_server,
     ):
-        file_server.bind(str(tmp_path / "socket"))
+        file_server.bind(str(directory / "socket"))
         file_server.listen()
         abstract_server.bind(f"\0{abstract}")
         abstract_server.listen()
+        numbers = X86_64 if platform.machine() == "x86_64" else AARCH64
+        allowlist = [numbers[name] for name in (*PROGRAMS, *SPECIAL_CALLS) if name in numbers]
+        allowlist += PROBES.values()  # attacks of their own
         yield {
-            "secret": str(secret),
-            "directory": str(tmp_path),
-            "socket_file": str(tmp_path / "socket"),
+            "secret": str(directory / "secret"),
+            "directory": str(directory),
+            "bundles": str(functions.directory),
+            "home": str(directory),
+            "socket_file": str(directory / "socket"),
             "abstract": abstract,
-            "ports": [server.getsockname()[1], 5432, 80],
-            "pid": os.getpid(),
-            "ptrace": 101,
-            "calls": CALLS if platform.machine() == "x86_64" else {},
+            "address": find_own_address(),
+            "port": str(server.getsockname()[1]),
+            "victim_port": str(VICTIM_PORT),
+            "pid": str(os.getpid()),
+            "group": str(os.getpgrp()),
+            "server": str(functions.sandboxes.pid),
+            "allowlist": ",".join(map(str, sorted(allowlist))),
         }
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_nothing_is_reachable(functions: Functions, machine: dict[str, Any], language: str) -> None:
+def find_own_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        try:
+            client.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            return "192.0.2.2"
+        return str(client.getsockname()[0])
+
+
+def check_language(language: str) -> None:
     if language == "node" and find_node() is None:
         pytest.skip("no Node on this machine")
-    name = LANGUAGES[language]
-    files: dict[str, str | bytes] = {name: (ATTACKS / name).read_bytes()}
-    memory = 256 * MIB
-    result = functions.run(files, language=language, entrypoint="probes.handler", event=machine, memory_bytes=memory)
+    if language == "rust" and platform.machine() != "x86_64":
+        pytest.skip("the prebuilt program is for x86_64; see tests/runner/attacks/program.py")
+
+
+def files_of(language: str) -> dict[str, str | bytes]:
+    name = ENTRYPOINTS[language]
+    return {name: program.read_program() if language == "rust" else (DIRECTORY / name).read_bytes()}
+
+
+def make_line(attack: Attack, facts: dict[str, str]) -> str:
+    arguments = [item if isinstance(item, bytes) else item.format_map(facts) for item in attack.arguments]
+    return script.encode(attack.verb, arguments)
+
+
+async def attack_from_inside(
+    functions: Functions, language: str, event: str, service: RecordingService, **limits: Any
+) -> RunResult:
+    async with open_proxy(service, CountRefusal()) as proxy:
+        return await functions.execute(
+            files_of(language),
+            language=language,
+            entrypoint="attack.handler",
+            event=event,
+            egress=proxy.handle,
+            **({"memory_bytes": MEMORY[language]} | limits),
+        )
+
+
+async def attack_beside_a_victim(
+    functions: Functions, language: str, attacks: list[Attack], facts: dict[str, str], service: RecordingService
+) -> tuple[RunResult, RunResult]:
+    """The hostile run, and that of another task at the same time."""
+    ready, finished = asyncio.Event(), asyncio.Event()
+
+    async def hold(_request: SandboxRequest) -> SandboxReply:
+        ready.set()
+        await finished.wait()
+        return SandboxReply(status=204)
+
+    victim = asyncio.create_task(functions.execute({"main.py": VICTIM}, event=VICTIM_PORT, egress=hold))
+    await ready.wait()
+    known = facts | {"victim": str(max(descendants(functions.sandboxes.pid or 0))), "program": ENTRYPOINTS[language]}
+    event = script.join([make_line(attack, known) for attack in attacks])
+    result = await attack_from_inside(functions, language, event, service)
+    finished.set()
+    return result, await victim
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_nothing_is_reachable(functions: Functions, facts: dict[str, str], language: str) -> None:
+    check_language(language)
+    attacks = [item for item in ATTACKS if language in item.languages and not item.alone]
+    attacks = [item for item in attacks if item.machine in (None, platform.machine())]
+    service = RecordingService()
+    result, victim = functions.runner.run(attack_beside_a_victim(functions, language, attacks, facts, service))
     assert result.ending == "completed", result
-    report = json.loads(result.response)
-    assert {name: ending for name, ending in report["results"].items() if ending.startswith("allowed")} == {}
-    assert len(report["results"]) >= 24
-    assert set(report["environment"]) <= ENVIRONMENT
-    assert (report["pid"], report["parent"]) == (1, 0)
+    endings = script.read_endings(result.response)
+    assert len(endings) == len(attacks)
+    pairs = zip(attacks, endings, strict=True)
+    assert {attack.name: ending for attack, ending in pairs if ending not in attack.contained} == {}
+    for request in filter(None, service.requests):  # empty: given up before it was sent
+        assert request.count(b"HTTP/1.1\r\n") == 1
+        assert request.split(b" ")[1].startswith((b"/scratch/t/", b"/v1/task/heartbeat"))
+    assert victim.response == b'["mine", ["victim"], [], 5]', victim
     check_health(functions)
 
 
-def test_the_list_of_attacked_calls_is_of_calls_that_no_profile_has() -> None:
-    assert not set(CALLS) & PROGRAMS
-    assert not set(CALLS.values()) & {X86_64[name] for name in PROGRAMS if name in X86_64}
+BOMBS = [(language, attack) for attack in ATTACKS if attack.alone for language in attack.languages]
 
 
-PROXY = """
+@pytest.mark.parametrize(("language", "attack"), BOMBS, ids=[f"{language}-{attack.name}" for language, attack in BOMBS])
+def test_bombs(functions: Functions, facts: dict[str, str], language: str, attack: Attack) -> None:
+    check_language(language)
+    server = functions.sandboxes.pid
+    priorities = [os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, server or 0)]
+    event = make_line(attack, facts)
+    run = attack_from_inside(functions, language, event, RecordingService(), timeout_seconds=attack.seconds)
+    result = functions.runner.run(run)
+    ending = script.read_endings(result.response)[0] if result.ending == "completed" else str(result.ending)
+    assert ending in attack.contained, result
+    assert functions.sandboxes.pid == server
+    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, server or 0)] == priorities
+    check_health(functions)
+
+
+FORGED_ANSWERS = {
+    "an answer twice": (["/invocation/request-1/response", "/invocation/request-1/response"], ["202", "400"]),
+    "an error after the answer": (["/invocation/request-1/response", "/invocation/request-1/error"], ["202", "400"]),
+    "a failed start after the answer": (["/invocation/request-1/response", "/init/error"], ["202", "400"]),
+}
+FORGER = """
 import socket
-def ask(port, message):
-    with socket.create_connection(('127.0.0.1', port)) as client:
-        client.sendall(message)
-        return client.recv(100).split(b'\\r\\n')[0].decode()
+def ask(path):
+    with socket.create_connection(('127.0.0.1', 9001)) as client:
+        client.sendall(f'POST /2018-06-01/runtime{path} HTTP/1.1\\r\\ncontent-length: 8\\r\\n\\r\\n"forged"'.encode())
+        return client.recv(100)[9:12].decode()
 """
-BOMBS = {
-    "forks": ("import os\nwhile True:\n    os.fork()", {"error", "timeout", "exit", "memory"}),
-    "threads": (
-        "import threading, time\nwhile True:\n    threading.Thread(target=time.sleep, args=(600,)).start()",
-        {"error", "exit"},
-    ),
-    "disk": ("with open('/tmp/x', 'wb') as file:\n    while True: file.write(b'x' * 65536)", {"error", "memory"}),
-    "inodes": ("import os\nfor number in range(10**9): os.mkdir(f'/tmp/{number}')", {"error"}),
-    "descriptors": ("import os\nwhile True: os.open('/dev/null', 0)", {"error", "exit"}),
-    "stderr": ("import os\nwhile True: os.write(2, b'x' * 65536)", {"output"}),
-    "recursion": ("import sys\nsys.setrecursionlimit(10**9)\ndef f(): f()\nf()", {"signal", "memory", "error"}),
-    "a hang that ignores signals": (
-        "import signal, time\nfor number in range(1, 32):\n"
-        "    if number not in (9, 19): signal.signal(number, signal.SIG_IGN)\nwhile True: time.sleep(600)",
-        {"timeout"},
-    ),
-    "a busy loop": ("while True: pass", {"timeout"}),
-    "killing all": ("import os\nos.kill(-1, 9)\nos.kill(1, 9)\nwhile True: pass", {"error", "timeout"}),
-    "closing everything": ("import os\nos.closerange(0, 256)\nwhile True: pass", {"timeout"}),
-    "a second event": (
-        PROXY + "ask(9001, b'GET /2018-06-01/runtime/invocation/next HTTP/1.1\\r\\n\\r\\n')",
-        {"timeout"},
-    ),
-}
 
 
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs(functions: Functions, name: str) -> None:
-    source, endings = BOMBS[name]
-    lines = "\n".join(f"    {line}" for line in source.splitlines())
-    timeout = 1.5 if "timeout" in endings else 60.0
-    result = functions.run({"main.py": f"def handler(event, context):\n{lines}\n"}, timeout_seconds=timeout)
-    assert result.ending in endings, result
+@pytest.mark.parametrize("name", FORGED_ANSWERS)
+def test_the_first_answer_counts(functions: Functions, name: str) -> None:
+    paths, statuses = FORGED_ANSWERS[name]
+    source = f"{FORGER}def handler(event, context):\n    print([ask(path) for path in {paths}], flush=True)\n"
+    result = functions.run({"main.py": source})
+    assert (result.ending, result.response, result.stdout) == ("completed", b'"forged"', f"{statuses}\n"), result
     check_health(functions)
 
 
-QUIET = {
-    "a daemon": """
-import os, time
-def handler(event, context):
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            time.sleep(600)
-        os._exit(0)
-    return 'ok'
-""",
-    "zombies": """
-import os
-def handler(event, context):
-    for _ in range(20):
-        if os.fork() == 0:
-            os._exit(0)
-    return 'ok'
-""",
-    "forged calls": PROXY
-    + """
-def post(path, body=b'"x"'):
-    prefix = '/2018-06-01/runtime'
-    head = f'POST {prefix}{path} HTTP/1.1\\r\\ncontent-length: {len(body)}\\r\\n\\r\\n'
-    return ask(9001, head.encode() + body).split()[1]
-def handler(event, context):
-    other = [post('/invocation/request-2/response'), post('/invocation/../request-1/response'), post('/restore/error')]
-    assert set(other) <= {'400', '404'}, other
-    assert ask(9001, b'\\x16\\x03\\x01 nonsense').split()[1] == '400'
-    clients = [socket.create_connection(('127.0.0.1', 9001)) for _ in range(100)]
-    del clients
-    while True:  # until the server has seen that they are gone, it refuses more
-        try:
-            assert post('/restore/error') == '404'
-            break
-        except (ConnectionError, IndexError):
-            pass
-    assert post(f'/invocation/{context.aws_request_id}/response', b'"ok"') == '202'
-    assert post(f'/invocation/{context.aws_request_id}/response', b'"again"') == '400'
-    assert post(f'/invocation/{context.aws_request_id}/error', b'{}') == '400'
-    return 'late'
-""",
-}
-
-
-@pytest.mark.parametrize("name", QUIET)
-def test_what_a_function_leaves_behind_ends_with_it(functions: Functions, name: str) -> None:
-    result = functions.run({"main.py": QUIET[name]}, timeout_seconds=30.0)
-    assert (result.ending, result.response) == ("completed", b'"ok"'), result
+def test_an_answer_before_the_event_is_refused(functions: Functions) -> None:
+    source = f"{FORGER}early = ask('/invocation/request-1/response')\ndef handler(event, context):\n    return early\n"
+    assert functions.value(source) == "400"
     check_health(functions)
 
 
-def test_node_that_takes_too_much(functions: Functions) -> None:
-    if find_node() is None:
-        pytest.skip("no Node on this machine")
-    source = "export async function handler() { const all = []; for (;;) all.push(Buffer.alloc(1 << 20, 1)); }"
-    result = functions.run({"main.mjs": source}, language="node", memory_bytes=200 * MIB)
-    assert result.ending == "memory", result
-    source = "export async function handler() { for (;;); }"
-    result = functions.run({"main.mjs": source}, language="node", timeout_seconds=1.5)
-    assert result.ending == "timeout", result
+def test_a_late_error_of_node_is_its_own(functions: Functions) -> None:
+    check_language("node")
     late = "setTimeout(() => { throw new RangeError('late') }, 1)"
     source = f"export async function handler() {{ {late}; await new Promise(() => {{}}); }}"
     result = functions.run({"main.mjs": source}, language="node")
@@ -210,6 +243,46 @@ def test_node_that_takes_too_much(functions: Functions) -> None:
     assert result.error is not None
     assert result.error.error_type == "RangeError"
     check_health(functions)
+
+
+ENVIRONMENT = {
+    "AWS_ENDPOINT_URL_S3", "AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "AWS_LAMBDA_RUNTIME_API", "HOME", "LAMBDA_TASK_ROOT",
+    "LANG", "LC_CTYPE", "PATH", "TMPDIR", "TRACE_TASK_CAPABILITY_TOKEN", "TRACE_TASK_URL", "TZ", "_HANDLER",
+}  # fmt: skip
+
+
+def test_the_environment_is_listed(functions: Functions) -> None:
+    source = "import os\ndef handler(event, context):\n    return [sorted(os.environ), os.getpid(), os.getppid()]"
+    names, pid, parent = functions.value(source)
+    assert set(names) <= ENVIRONMENT
+    assert (pid, parent) == (1, 0)
+
+
+def test_the_catalogue() -> None:
+    """Enough attacks of each language, each once, and none whose system call a profile allows."""
+    names = [attack.name for attack in ATTACKS]
+    assert len(set(names)) == len(names)
+    for language in LANGUAGES:
+        own = [attack for attack in ATTACKS if language in attack.languages]
+        # Bytes that are sent to the runner are the same in every language.
+        assert sum(attack.place not in (Place.RUNTIME, Place.PROXY) for attack in own) >= LEAST_ATTACKS
+    assert all(attack.unsuitable for attack in ATTACKS if attack.languages != LANGUAGES)
+    assert not set(CALLS) & PROGRAMS
+    assert not set(CALLS.values()) & {X86_64[name] for name in PROGRAMS if name in X86_64}
+    assert README.read_text() == render(), "run `python -m tests.runner.attacks`"
+
+
+def test_the_rust_program_is_of_its_source() -> None:
+    check_language("rust")
+    shipped = program.unpack_program()
+    assert program.source_hash().encode() in shipped, "run `python -m tests.runner.attacks.program`"
+
+
+@pytest.mark.skipif(shutil.which("rustc") is None, reason="no Rust on this machine")
+@pytest.mark.system
+def test_the_rust_program_can_be_built() -> None:
+    check_language("rust")
+    assert program.source_hash().encode() in program.build()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests already run as a plain user")
@@ -220,5 +293,5 @@ def test_attacks_fail_for_a_plain_user_too() -> None:
 import pytest, sys
 sys.exit(pytest.main(["-q", "tests/runner/test_attacks.py", "tests/runner/test_functions.py"]))
 """
-    status, text = run_as_plain_user(script)
+    status, text = run_as_plain_user(script, seconds=600)
     assert status == 0, text

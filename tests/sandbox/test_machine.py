@@ -47,7 +47,7 @@ def forbid_namespaces() -> None:
     Path("/proc/sys/user/max_user_namespaces").write_text("0")
 
 
-def run_as_plain_user(script: str, *, namespaces: bool = True) -> tuple[int, str]:
+def run_as_plain_user(script: str, *, namespaces: bool = True, seconds: float = 120) -> tuple[int, str]:
     preparation = "become_plain_user" if namespaces else "forbid_namespaces"
     text = f"""
 import os, sys
@@ -56,7 +56,7 @@ from tests.sandbox.test_machine import {preparation}
 {preparation}()
 os.execv(sys.executable, [sys.executable, "-c", {script!r}])
 """
-    result = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    result = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=ROOT, timeout=seconds)
     return result.returncode, result.stdout + result.stderr
 
 

@@ -9,7 +9,6 @@ import re
 from base64 import urlsafe_b64decode
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 from uuid import UUID
 
 import msgspec
@@ -26,6 +25,7 @@ _CALL = re.compile(r"/v1/task/[a-z][a-z-]{0,40}")
 _QUERY, _BATCH = "/v1/task/query", "/v1/task/batch"
 _TASK_SECONDS, _QUERY_SECONDS, _OBJECT_SECONDS = 60.0, 330.0, 600.0
 _OWN = tuple(f"{host}:{PORTS[1]}" for host in (HOST, "localhost"))
+_SCHEME, _AUTHORITY_END = "http://", re.compile(r"[/?#]")
 _TASK_REPLY = ("content-type", "retry-after", SUMMARY_HEADER)
 _TO_STORE = re.compile(
     r"authorization|accept|accept-encoding|amz-sdk-[a-z-]+|content-encoding|content-md5|content-type|if-(none-)?match"
@@ -76,11 +76,11 @@ class EgressProxy:
     def _take_apart(self, request: SandboxRequest) -> tuple[str, str, str]:
         """The authority, the path and the query."""
         target, host = request.target, request.header("host")
-        if target.startswith("http://"):  # as clients ask a proxy
-            parts = urlsplit(target)
-            if host != parts.netloc:
+        if target.startswith(_SCHEME):  # as clients ask a proxy
+            authority = _AUTHORITY_END.split(target.removeprefix(_SCHEME), maxsplit=1)[0]
+            if host != authority:
                 raise _Refusal("host")
-            target = target[len("http://") + len(parts.netloc) :] or "/"
+            target = target[len(_SCHEME) + len(authority) :] or "/"
         objects = self.destinations.objects
         if host not in _OWN and (objects is None or host != objects.authority):
             raise _Refusal("host")

@@ -161,6 +161,9 @@ class ExchangeProtocol(asyncio.Protocol):
         if self._problem is not None or self._work is not None:
             self._problem = self._problem or (400, "pipelined")
             return
+        if len(self._target) + sum(len(name) + len(value) for name, value in self._headers) > _MAX_HEAD_BYTES:
+            self._problem = (431, "head")
+            return
         self._limits.requests -= 1
         if self._limits.requests < 0:
             self._problem = (429, "requests")

@@ -1,8 +1,9 @@
 """The limit of memory of one sandbox, counted over all of its processes.
 
 A memory cgroup (version 1 or 2) is exact: the kernel kills, and counts what it killed. Where this process may not make
-cgroups, a watch reads the memory of the sandbox's processes and ends a sandbox that has too much. In both cases each
-process also has a limit of its own (`SandboxLimits.data_bytes`), so that one burst cannot take the machine.
+cgroups, a watch reads the memory of the sandbox's processes and ends a sandbox that has too much. In both cases the
+watch counts what the kernel may hold for sockets beyond the first few, and each process has a limit of its own
+(`SandboxLimits.data_bytes`), so that one burst cannot take the machine.
 """
 
 import asyncio
@@ -10,12 +11,17 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 _MOUNT = Path("/sys/fs/cgroup")
 _NAME = "trace-runner"
 _WATCH_SECONDS = 0.05
+_FREE_SOCKETS = 64
+"""So many are not counted: functions have few, with little in them."""
+_SOCKET_BYTES = 208 * 1024
+"""Linux's usual limit of one socket's buffer."""
 
 
 class MemoryUse(Protocol):
@@ -49,33 +55,37 @@ class MemoryLimiter:
     async def limit(self, pid: int, most_bytes: int, kill: Callable[[], None]) -> AsyncIterator[MemoryUse]:
         """Limits this process and all that it will start. `kill` ends them."""
         group = None if self._parent is None else self._parent.open_group(most_bytes)
-        if group is not None:
-            try:
-                group.add(pid)
-                yield group
-            finally:
-                await group.remove()
-            return
-        watch = MemoryWatch(pid, most_bytes, kill)
+        watch = MemoryWatch(pid, most_bytes, kill, processes=group is None)
         watching = asyncio.create_task(watch.run())
         try:
-            yield watch
+            if group is None:
+                yield watch
+            else:
+                group.add(pid)
+                yield _GroupAndWatch(group, watch)
         finally:
             watching.cancel()
+            if group is not None:
+                await group.remove()
 
 
 class MemoryWatch:
-    """Reads the memory of a process and its descendants; orphans become children of the first process."""
+    """Reads the memory of a process and its descendants; orphans become children of the first process.
 
-    def __init__(self, pid: int, most_bytes: int, kill: Callable[[], None]) -> None:
+    Sockets are counted always: the kernel lets senders exceed the limit of a cgroup a little, on each of their sockets.
+    """
+
+    def __init__(self, pid: int, most_bytes: int, kill: Callable[[], None], *, processes: bool = True) -> None:
         self._pid = pid
+        self._processes = processes
         self._most_bytes = most_bytes
         self._kill = kill
         self.peak_bytes = 0
         self.exceeded = False
 
     def read(self) -> None:
-        self.peak_bytes = max(self.peak_bytes, _memory_of_tree(self._pid))
+        own = _memory_of_tree(self._pid) if self._processes else 0
+        self.peak_bytes = max(self.peak_bytes, own + _memory_of_sockets(self._pid))
 
     async def run(self) -> None:
         while not self.exceeded:
@@ -98,6 +108,15 @@ def _memory_of_tree(pid: int) -> int:
             for thread in (directory / "task").iterdir():
                 pids += [int(item) for item in (thread / "children").read_text().split()]
     return total
+
+
+def _memory_of_sockets(pid: int) -> int:
+    """What the kernel may hold in buffers of the sandbox's sockets: it does not say what it does hold."""
+    with suppress(OSError, ValueError, IndexError):
+        # "sockets: used 12", of all kinds, in the network namespace of the process.
+        used = int(Path("/proc", str(pid), "net", "sockstat").read_text().split(maxsplit=3)[2])
+        return max(0, used - _FREE_SOCKETS) * _SOCKET_BYTES
+    return 0
 
 
 class Cgroup:
@@ -137,6 +156,26 @@ class Cgroup:
             self.exceeded = any(name == "oom_kill" and int(value) > 0 for name, value in lines)
 
 
+@dataclass(frozen=True, slots=True)
+class _GroupAndWatch:
+    """The use of a sandbox whose processes are in a cgroup."""
+
+    group: Cgroup
+    watch: MemoryWatch
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(self.group.peak_bytes, self.watch.peak_bytes)
+
+    @property
+    def exceeded(self) -> bool:
+        return self.group.exceeded or self.watch.exceeded
+
+    def read(self) -> None:
+        self.group.read()
+        self.watch.read()
+
+
 class CgroupParent:
     """A cgroup below which this process may make others."""
 
@@ -150,6 +189,8 @@ class CgroupParent:
             directory.mkdir()
             if self.version == 1:
                 (directory / "memory.limit_in_bytes").write_text(str(most_bytes))
+                with suppress(OSError):  # buffers of connections are counted apart, in kernels that count them at all
+                    (directory / "memory.kmem.tcp.limit_in_bytes").write_text(str(most_bytes))
                 with suppress(OSError):  # a kernel that does not count swap
                     (directory / "memory.memsw.limit_in_bytes").write_text(str(most_bytes))
             else:

@@ -15,7 +15,7 @@ import platform
 import resource
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tracelake.sandbox import linux
@@ -35,6 +35,7 @@ _FIRST_OWN_UID, _OWN_UIDS = 0x6000_0000, 0x1000_0000
 """Above all accounts: each sandbox of a service that runs as root gets a user id of its own."""
 _NOBODY = 65534
 _OOM_FIRST = "1000"
+_CONNECTION_BUFFER = 262_144
 _PENDING_SIGNALS = 1024
 """Also the number of timers. A plain user's sandboxes draw on the one stock of that user."""
 
@@ -75,6 +76,7 @@ def confine(spec: SandboxSpec) -> None:
     if spec.loopback:
         with _step("loopback"):
             linux.raise_loopback()
+        _limit_buffers(own_proc)
     if os.geteuid() == 0:
         _become_nobody(own_proc)
     os.close(own_proc)
@@ -114,6 +116,16 @@ def _map_identity(own_proc: int, uid: int, gid: int) -> None:
     _write(own_proc, "setgroups", "deny")
     _write(own_proc, "uid_map", f"{uid} {uid} 1")
     _write(own_proc, "gid_map", f"{gid} {gid} 1")
+
+
+def _limit_buffers(own_proc: int) -> None:
+    """Connections within the sandbox need no large buffers, and the kernel's stock of them is the machine's.
+
+    Where the settings cannot be written, as in some containers, memory limits of the sandbox are all there is.
+    """
+    for name, default in (("tcp_rmem", 131_072), ("tcp_wmem", 16_384)):
+        with suppress(OSError):
+            _write(own_proc, f"../sys/net/ipv4/{name}", f"4096 {default} {_CONNECTION_BUFFER}")
 
 
 def _open_own_proc() -> int:

@@ -61,9 +61,12 @@ function callHandler(handler, event, context) {
 }
 
 async function fail(path, error) {
-  console.error(error);
-  await exchange("POST", path, describe(error));
-  exit(1);
+  try {
+    console.error(error);
+    await exchange("POST", path, describe(error));
+  } finally {
+    exit(1); // also if nothing can be reported: a rejection here would come back as another error
+  }
 }
 
 let failurePath = "/init/error";

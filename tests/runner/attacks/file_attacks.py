@@ -1,0 +1,115 @@
+"""Attacks on files, devices and descriptors: of the machine, of the platform and of other tasks."""
+
+# ruff: noqa: E501 - a table has one row per line
+
+from tests.runner.attacks.catalogue import Attack, Place, of_language
+
+MISSING = frozenset({"ENOENT", "ENOTDIR"})
+READ_ONLY = frozenset({"EROFS", "EACCES", "EPERM"})
+FOREIGN = frozenset({"EPERM", "EINVAL", "EROFS"})
+
+HIDDEN = {
+    "/etc/passwd": "accounts of the machine",
+    "/etc/shadow": "hashes of passwords",
+    "/etc/hosts": "names of the network",
+    "/etc/resolv.conf": "its name servers",
+    "/etc/ssl/private": "private keys of the machine",
+    "/root/.ssh/id_rsa": "root's keys",
+    "/root/.aws/credentials": "root's cloud credentials",
+    "/home": "users' files",
+    "/proc": "processes, by any of their files",
+    "/proc/self/environ": "its environment, with what the runner had",
+    "/proc/1/environ": "the environment of the first process",
+    "/proc/self/mem": "memory past its protection",
+    "/proc/1/root": "the root directory of another process",
+    "/proc/self/exe": "its interpreter, to overwrite it",
+    "/proc/self/fd": "descriptors, to open them anew",
+    "/proc/sys/kernel/core_pattern": "a program that the kernel starts as root",
+    "/proc/kcore": "memory of the kernel",
+    "/proc/net/unix": "sockets of the machine",
+    "/sys": "devices and settings of the kernel",
+    "/sys/fs/cgroup": "its own memory limit",
+    "/sys/kernel/debug": "tracing of the kernel",
+    "/dev/mem": "physical memory",
+    "/dev/kmsg": "messages of the kernel",
+    "/dev/sda": "a disk",
+    "/dev/vda": "a disk of a virtual machine",
+    "/dev/tty": "the terminal of the service",
+    "/dev/console": "the console",
+    "/dev/ptmx": "a new terminal",
+    "/dev/pts": "terminals of others",
+    "/dev/shm": "shared memory of others",
+    "/dev/fuse": "file systems of its own",
+    "/dev/kvm": "virtual machines",
+    "/dev/net/tun": "a network interface",
+    "/dev/vsock": "the host of the virtual machine",
+    "/dev/loop-control": "block devices",
+    "/dev/fd": "descriptors by name",
+    "/run": "sockets and process ids of services",
+    "/run/docker.sock": "the container engine",
+    "/var/run/docker.sock": "the container engine, by its old name",
+    "/run/containerd/containerd.sock": "the container engine below it",
+    "/var/lib": "state of services",
+    "/var/log": "logs",
+    "/var/spool/cron": "jobs that another user starts",
+    "/var/tmp": "temporary files of others",
+    "/old": "the machine's root during the set-up",
+    "/boot": "the kernel's image",
+    "/mnt": "other disks",
+    "/srv": "other services",
+    "{secret}": "a private file of the runner, by its path",
+    "{directory}": "the runner's directory",
+    "{bundles}": "bundles of other tasks",
+    "/var/task/../../..{secret}": "the same through the bundle and parents",
+    "/tmp/../{secret}": "the same through its scratch directory",
+    "/tmp/victim": "the scratch file of another task",
+    "{home}/keys": "keys of the platform",
+}
+UNWRITABLE = {
+    "/x": "a new file of the root directory",
+    "/var/task/x": "a new file of the bundle",
+    "/var/task/{program}": "its own code, which other attempts run",
+    "/var/runtime/x": "a new file beside the runtime client",
+    "/var/runtime/python_client.py": "the client of later Python functions",
+    "/var/runtime/node_client.mjs": "the client of later Node functions",
+    "/usr/x": "a new file of the system",
+    "/usr/bin/env": "a program of the system",
+    "/bin/sh": "the shell",
+    "/etc/ld.so.preload": "a library for every program",
+    "/etc/ld.so.cache": "where programs find libraries",
+    "/dev/x": "a new device",
+    "/var/x": "a directory above the bundle",
+}
+
+
+def _file(name: str, tries: str, verb: str, *arguments: str, contained: frozenset[str]) -> Attack:
+    return Attack(name=name, tries=tries, place=Place.FILES, verb=verb, arguments=arguments, contained=contained)
+
+
+ATTACKS = (
+    *(_file(f"read {path}", tries, "read", path, contained=MISSING) for path, tries in HIDDEN.items()),
+    *(_file(f"write {path}", tries, "write", path, contained=READ_ONLY) for path, tries in UNWRITABLE.items()),
+    _file("symbolic link to a secret", "the link is followed inside", "symlink", "{secret}", contained=MISSING),
+    _file("symbolic link to /proc", "the root of a process", "symlink", "/proc/self/root", contained=MISSING),
+    _file("symbolic link to parents", "many parents, then a secret", "symlink", "../" * 30 + "{secret}", contained=MISSING),
+    _file("hard link to the bundle", "a writable name of its code", "link", "/var/task/{program}", contained=frozenset({"EXDEV"})),
+    _file("hard link to a program", "a name of a program with privileges", "link", "/usr/bin/su", contained=frozenset({"EXDEV", "EPERM", "ENOENT"})),
+    _file("hard link to a device", "a writable name of a device", "link", "/dev/null", contained=frozenset({"EXDEV", "EPERM"})),
+    _file("delete its code", "the bundle's file", "unlink", "/var/task/{program}", contained=READ_ONLY),
+    _file("delete the shell", "a program of the system", "unlink", "/bin/sh", contained=READ_ONLY),
+    _file("delete a device", "the null device of the machine", "unlink", "/dev/null", contained=READ_ONLY | {"EBUSY"}),
+    _file("move the bundle", "the directory that is mounted", "rename", "/var/task", contained=READ_ONLY | {"EBUSY", "EXDEV"}),
+    _file("empty its code", "by truncation", "truncate", "/var/task/{program}", contained=READ_ONLY),
+    _file("make its code writable", "by a change of mode", "chmod", "/var/task/{program}", contained=READ_ONLY),
+    _file("make a device special", "a change of the machine's null device", "chmod", "/dev/null", contained=READ_ONLY),
+    _file("make a program special", "set-user-id on a program", "chmod", "/usr/bin/env", contained=READ_ONLY),
+    _file("change the null device by its descriptor", "standard input was opened outside", "stdin", contained=READ_ONLY),
+    _file("give a file to root", "to run it as root", "chown", "", contained=FOREIGN),
+    _file("take a program over", "a change of its owner", "chown", "/usr/bin/env", contained=FOREIGN),
+    _file("change times", "of a file of the system", "touch", "/usr/bin/env", contained=READ_ONLY),
+    _file("directory at the root", "a mount point of its own", "mkdir", "/x", contained=READ_ONLY),
+    _file("descriptors of the runner", "what was not closed at the start", "descriptors", contained=frozenset({"EBADF"})),
+    _file("set-user-id in scratch", "a copy of a program that keeps root's id", "exec", "/bin/sh", "-c",
+          "cp /usr/bin/id /tmp/id && chmod 6755 /tmp/id && test $(/tmp/id -u) = 0", contained=frozenset({"exit"})),
+    of_language(_file("watch the system's files", "which programs others start", "watch", "/usr/bin", contained=frozenset({"EPERM"})), "node", "the call `inotify_init1` is among those of the kernel"),
+)  # fmt: skip
