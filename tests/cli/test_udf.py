@@ -31,7 +31,7 @@ ROW = BundleRow(
     created_by="ann",
     size_bytes=100,
     language="python",
-    entrypoint="main.handler",
+    entrypoint="main.handle",
     sha256="0" * 64,
 )
 
@@ -109,6 +109,18 @@ def test_the_test_of_a_new_function_passes(trace: Trace, tmp_path: Path, languag
         [program, *arguments, *offline], cwd=directory, capture_output=True, timeout=120, check=False
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    if language == "rust":
+        build = ["cargo", "build", *offline]
+        subprocess.run(build, cwd=directory, capture_output=True, timeout=300, check=True)
+        shutil.copy(directory / "target" / "debug" / "bootstrap", directory)
+    trial = trace("udf", "test", str(directory), "--json")
+    assert trial.status == 0, trial
+    report = json.loads(trial.out)
+    assert (report["problems"], report["refused"]) == ([], [])
+    if language == "rust":
+        return  # it only answers so far
+    (output,) = report["outputs"]
+    assert (output["name"], [row["block_number"] for row in output["first_rows"]]) == ("busy_blocks", [101, 103])
     again = trace("udf", "new", "--language", language, str(directory))
     assert (again.status, "exists and is not empty" in again.err) == (1, True)
 
@@ -132,7 +144,7 @@ def test_a_push_uploads_finalizes_and_names_the_id(
     offer(api, uploads)
     pushed = trace("udf", "push", str(function))
     assert pushed.status == 0, pushed.err
-    assert f"udf: {{ bundle_id: {BUNDLE}, entrypoint: main.handler }}" in pushed.out
+    assert f"udf: {{ bundle_id: {BUNDLE}, entrypoint: main.handle }}" in pushed.out
     assert "json.py: hides json" in pushed.out
     (body,) = uploads.bodies
     assert uploads.heads[0]["if-none-match"] == "*"
@@ -140,12 +152,13 @@ def test_a_push_uploads_finalizes_and_names_the_id(
     assert finalized == {
         "sha256": hashlib.sha256(body).hexdigest(),
         "language": "python",
-        "entrypoint": "main.handler",
+        "entrypoint": "main.handle",
     }
     row = msgspec.structs.replace(ROW, sha256=finalized["sha256"])
     api.answers["GET /v1/udf/bundles"] = BundlesPage(bundles=[row])
     again = trace("udf", "push", str(function), "--json")
     assert json.loads(again.out)["bundle_id"] == str(BUNDLE)
+    assert trace("udf", "push", str(function), "--id").out == f"{BUNDLE}\n"
     assert len(uploads.bodies) == 1, "the same archive is not sent again"
 
 
@@ -181,7 +194,7 @@ def test_a_push_refuses_here_what_the_stack_would_refuse(trace: Trace, api: Fake
 
 def test_list_show_and_disable(trace: Trace, api: FakeApi) -> None:
     api.answers["GET /v1/udf/bundles"] = BundlesPage(bundles=[ROW])
-    for part in (str(BUNDLE), "ready", "python", "main.handler", "ann"):
+    for part in (str(BUNDLE), "ready", "python", "main.handle", "ann"):
         assert part in trace("udf", "list").out
     rejected = BundleDetail(
         bundle_id=BUNDLE,

@@ -69,9 +69,10 @@ def new(language: Language, directory: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
     click.echo(f"Wrote {count(len(TEMPLATES[language]), 'file')} to {directory}.")
-    click.echo(f"test it: cd {directory} && {TESTS[language]}")
+    click.echo(f"test it: (cd {directory} && {TESTS[language]})")
     if language == "rust":
-        click.echo(f"build it: cd {directory} && {RUST_BUILD}")
+        click.echo(f"build it: (cd {directory} && {RUST_BUILD})")
+    click.echo(f"run it in its sandbox, against samples: trace udf test {directory}")
     click.echo(f"upload it: trace udf push {directory}")
 
 
@@ -92,8 +93,9 @@ def build(directory: Path, output: Path | None) -> None:
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.option("--language", type=_LANGUAGES, help="Of an archive that was built elsewhere.")
 @click.option("--entrypoint", help="Of such an archive: the function in it, like main.handler.")
+@click.option("--id", "only_id", is_flag=True, help="Print the id of the bundle and nothing else, for scripts.")
 @user_command
-def push(session: Session, source: Path, language: Language | None, entrypoint: str | None) -> None:
+def push(session: Session, source: Path, language: Language | None, entrypoint: str | None, only_id: bool) -> None:
     """Upload a function: a directory, or an archive that was built before. Prints the id for the DAG.
 
     The same archive again is the same bundle, as long as that is enabled.
@@ -101,6 +103,9 @@ def push(session: Session, source: Path, language: Language | None, entrypoint: 
     archive, project = open_bundle(source, language, entrypoint)
     request = FinalizeBundleRequest(sha256=digest(archive), language=project.language, entrypoint=project.entrypoint)
     bundle = session.ask(lambda client: _push(session, client, archive, request))
+    if only_id:
+        click.echo(str(bundle.bundle_id))
+        return
     what = "is uploaded already" if bundle.duplicate else "is ready"
     session.say("Bundle ", (str(bundle.bundle_id), "bold"), f" {what}.")
     for notice in bundle.notices:
