@@ -9,6 +9,9 @@ All subjects take turns in one run. The last line is one JSON object of medians 
 - `bare_python_ms`, `bare_node_ms`: the interpreter as a plain process that imports what the runtime client imports.
 - `sandbox_cost_ms`: `python_ms` less `bare_python_ms`, round by round: the sandbox, the Runtime API and the judgement.
 - `runs_per_second`: runs in Python, with as many at once as there are cores.
+- `verify_ms`, `verify_large_ms`: the look at an unpacked bundle before a run, of 10 and of 2,000 files.
+- `first_come_ms`, `fair_ms`: how long the one function of an org waits behind a hundred of another org, on 8 slots and
+  20 ms each, first come first served and with the slots of a runner. Nothing runs: these are waits alone.
 """
 
 import asyncio
@@ -20,17 +23,21 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 from benchmarks.support.options import parse_scale, say
 from benchmarks.support.stats import Series, interleave, percentile
+from tracelake.runner.bundles import fingerprint
 from tracelake.runner.exchange import SandboxReply, SandboxRequest, refuse
 from tracelake.runner.function import CountRefusal, Egress, FunctionRunner, StopSignal
 from tracelake.runner.languages import FunctionPlan, find_node
 from tracelake.runner.memory import MemoryLimiter
 from tracelake.runner.outcome import RunEnding
 from tracelake.runner.runtime_api import RuntimeApi
+from tracelake.runner.slots import FunctionSlots
 from tracelake.sandbox.server import SandboxServer
 from tracelake.sandbox.spec import MIB
+from tracelake.wire.claims import InvokingOrg
 
 INSIDE = "tracelake.runner.inside"
 FILES = {
@@ -107,14 +114,55 @@ async def measure() -> dict[str, object]:
         if node := find_node():
             subjects["node"] = partial(run_function, functions, bundle, "node")
             subjects["bare_node"] = partial(spawn, (str(node), "-e", "require('http')"))
+        for name, files in (("verify", 10), ("verify_large", 2_000)):
+            (directory_of_files := bundle / name).mkdir()
+            for number in range(files):
+                (directory_of_files / f"module{number}.py").write_text("pass")
+            subjects[name] = partial(verify, directory_of_files)
         for subject in subjects.values():
             await subject()
-        readings = {name: partial(timed, subject) for name, subject in subjects.items()}
+        readings: dict[str, Callable[[], Awaitable[float]]] = {"first_come": wait_first_come, "fair": wait_fairly}
+        readings |= {name: partial(timed, subject) for name, subject in subjects.items()}
         series = await interleave(readings, scale.pick(100, 30, 2), say, show=lambda value: f"{value:.1f} ms")
         rate = await run_many(run_python, scale.pick(200, 60, 4))
     await warm.close()
     await cold.close()
     return summarise(series) | {"runs_per_second": round(rate, 1), "memory_limit": limiter.means}
+
+
+async def verify(directory: Path) -> None:
+    assert await asyncio.to_thread(fingerprint, directory)
+
+
+async def wait_behind(
+    acquire: Callable[[InvokingOrg], Awaitable[object]], release: Callable[[InvokingOrg], None]
+) -> float:
+    """Milliseconds until org B has its slot."""
+    org_a, org_b = (InvokingOrg(org_id=uuid4(), name=name) for name in "ab")
+
+    async def run(org: InvokingOrg) -> float:
+        began = time.perf_counter()
+        await acquire(org)
+        waited = time.perf_counter() - began
+        await asyncio.sleep(0.02)
+        release(org)
+        return waited * 1000
+
+    backlog = [asyncio.create_task(run(org_a)) for _ in range(100)]
+    await asyncio.sleep(0)
+    waited = await run(org_b)
+    await asyncio.gather(*backlog)
+    return waited
+
+
+async def wait_first_come() -> float:
+    slots = asyncio.Semaphore(8)
+    return await wait_behind(lambda _: slots.acquire(), lambda _: slots.release())
+
+
+async def wait_fairly() -> float:
+    slots = FunctionSlots(8, most_waiting=100)
+    return await wait_behind(lambda org: slots.acquire(org, 60), lambda org: slots.release(str(org.org_id)))
 
 
 def summarise(series: dict[str, Series]) -> dict[str, object]:

@@ -21,6 +21,7 @@ from tests.support.postgres import wait_until
 from tracelake.dispatcher.invoke.loop import HIDE_SECONDS
 from tracelake.model.job import Storage
 from tracelake.ports import InvokeError
+from tracelake.wire.claims import Invocation
 
 EVERY_STORAGE = tuple(storage.value for storage in Storage)
 
@@ -154,6 +155,66 @@ def test_an_attempt_that_never_started_runs_into_its_lease(start: StartHarness) 
     assert outcomes(harness, "lambda") == {"Unknown": 1, "Started": 1}
 
 
+def test_an_attempt_that_was_not_handed_over_is_handed_over_again(start: StartHarness) -> None:
+    """As after a crash between claim and invoke, or before the reply: the row comes back, with the same attempt."""
+    invoker = ScriptedInvoker(RuntimeError("broke"))
+    harness = start(invoker=invoker)
+    task_id = own_task(harness, runtime="lambda", limits={"timeout_seconds": 300})
+    harness.invoke()
+    lease = harness.row(task_id)["lease_token"]
+    assert rows_waiting(harness) == 1
+    successor = start(invoker=invoker)
+    assert successor.invoke() == 0
+    harness.advance(HIDE_SECONDS + 1)
+    assert successor.invoke() == 1
+    assert [(given.attempt, given.lease_token) for given in invoker.given] == [(1, lease)] * 2
+    assert rows_waiting(harness) == 0
+
+
+def test_a_runner_that_is_away_costs_no_attempt(start: StartHarness) -> None:
+    rounds = 15
+    invoker = ScriptedInvoker(*(InvokeError("busy", unavailable=True) for _ in range(rounds)), InvokeError("refused"))
+    harness = start(invoker=invoker)
+    task_id = own_task(harness, runtime="lambda", limits={"max_attempts": 2})
+    for _ in range(rounds):
+        harness.invoke()
+        row = harness.row(task_id)
+        assert (row["status"], row["error"]) == ("Failed", "busy")
+        assert row["next_retry_at"] is not None
+        harness.advance(60)  # it waits no longer each time
+        assert harness.requeue_due() == 1
+    harness.invoke()
+    row = harness.row(task_id)
+    assert row["error"] == "refused"
+    assert row["max_attempts"] - row["attempt"] == 1, "this one was the first that counts"
+    harness.advance(1000)
+    assert harness.requeue_due() == 1
+    harness.invoke()
+    assert harness.row(task_id)["status"] == "Running"
+
+
+def test_the_last_slots_are_for_orgs_that_have_none(start: StartHarness) -> None:
+    gate = asyncio.Event()
+
+    class Gated(ScriptedInvoker):
+        async def invoke(self, invocation: Invocation) -> None:
+            self.given.append(invocation)
+            await gate.wait()
+
+    invoker = Gated()
+    harness = start(config=dispatcher_config(invoke_slots=8), invoker=invoker)
+    job = harness.make_job("many", org="org_a", runtime="lambda", operator="noop")
+    harness.service("POST", "/internal/tasks", {"tasks": [{"job_id": job["job_id"]}] * 20})
+    take = harness.dispatcher.invocations.run_once
+    assert [harness.run(take()), harness.run(take())] == [7, 0]
+    other = harness.make_job("one", org="org_b", runtime="lambda", operator="noop")
+    harness.service("POST", "/internal/tasks", {"tasks": [{"job_id": other["job_id"]}] * 2})
+    assert [harness.run(take()), harness.run(take())] == [1, 0]
+    assert [given.org.name for given in invoker.given if given.org is not None] == ["org_a"] * 7 + ["org_b"]
+    harness.background.loop.call_soon_threadsafe(gate.set)
+    harness.run(harness.dispatcher.invocations.settle())
+
+
 def test_a_stack_without_a_runner_says_so(harness: DispatcherHarness) -> None:
     task_id = own_task(harness, "udf", runtime="lambda")
     harness.invoke()
@@ -220,7 +281,7 @@ def test_slots_limit_what_is_taken_of_each_runtime(start: StartHarness) -> None:
         own_task(harness, runtime="lambda")
     take = harness.dispatcher.invocations.run_once
     assert [harness.run(take()), harness.run(take())] == [2, 0]
-    assert rows_waiting(harness) == 1
+    assert rows_waiting(harness) == 3, "rows stay until their attempts were taken over"
     # An invoker that hangs holds up its own runtime alone.
     control = own_task(harness, name="control")
     assert harness.run(take()) == 1

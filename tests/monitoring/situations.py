@@ -25,6 +25,8 @@ from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.dispatcher.http.health import HealthChecks
 from tracelake.ports import ObjectMeta, QueueRejectedError
 from tracelake.query.metrics import QueryMetrics
+from tracelake.runner.metrics import RunnerMetrics
+from tracelake.runner.outcome import RunEnding, RunResult
 from tracelake.settings.home import Home
 from tracelake.stack.renewal import CredentialRenewal, read_renewal
 from tracelake.storage.file_cache import FileCache
@@ -72,6 +74,8 @@ class Stage:
     org: str = dags.ORG
     queries: QueryMetrics = field(default_factory=QueryMetrics)
     """Of a Query Service beside it."""
+    functions: RunnerMetrics = field(default_factory=RunnerMetrics)
+    """Of a runner beside it."""
 
     @property
     def flow(self) -> Flow:
@@ -92,7 +96,8 @@ class Stage:
             body = self.harness.call("internal", "GET", "/metrics").body
         except DispatcherUnavailableError:
             return Scrape(f"{target} 0\n")
-        own = [line for line in self.queries.render().decode().splitlines(keepends=True) if "trace_quer" in line]
+        pages = f"{self.queries.render().decode()}{self.functions.render().decode()}".splitlines(keepends=True)
+        own = [line for line in pages if "trace_quer" in line or "trace_function" in line]
         return Scrape(f"{body.decode()}{''.join(own)}{target} 1\n")
 
     def round(self, name: str) -> None:
@@ -467,6 +472,38 @@ def query_cache_churns(stage: Stage) -> Trouble:
         cache.link(files, Path(scratch) / "query")
 
 
+def egress_refused(stage: Stage) -> Trouble:
+    def run(refused: int) -> None:
+        result = RunResult(ending=RunEnding.COMPLETED, seconds=1.0)
+        stage.functions.count_run(stage.org, "bundle", "python", result, {"host": refused})
+
+    run(1)
+    yield
+    run(3)
+    yield
+    run(500)
+
+
+def functions_killed(stage: Stage) -> Trouble:
+    def run(ending: RunEnding, count: int) -> None:
+        for _ in range(count):
+            stage.functions.count_run(stage.org, "bundle", "python", RunResult(ending=ending, seconds=1.0), {})
+
+    run(RunEnding.MEMORY, 1)
+    yield
+    run(RunEnding.MEMORY, 1)
+    run(RunEnding.FENCED, 100)
+    run(RunEnding.ERROR, 100)
+    yield
+    run(RunEnding.MEMORY, 100)
+
+
+def bundle_changed(stage: Stage) -> Trouble:
+    yield
+    yield
+    stage.functions.changed_bundles.inc()
+
+
 class FixedTransfer:
     """A store that has every object."""
 
@@ -513,6 +550,9 @@ SITUATIONS: dict[str, Callable[[Stage], Trouble]] = {
     "TraceQueriesWait": queries_wait,
     "TraceQueriesRefused": queries_refused,
     "TraceQueryCacheChurns": query_cache_churns,
+    "TraceFunctionEgressRefused": egress_refused,
+    "TraceFunctionsKilled": functions_killed,
+    "TraceBundleChanged": bundle_changed,
 }
 
 

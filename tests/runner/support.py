@@ -4,13 +4,13 @@ import hashlib
 import io
 import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 
@@ -30,8 +30,9 @@ from tracelake.runner.upstream import UpstreamService
 from tracelake.sandbox.server import SandboxServer
 from tracelake.settings import Settings
 from tracelake.stack import listeners
-from tracelake.wire.claims import BundleRef, Invocation
+from tracelake.wire.claims import BundleRef, Invocation, InvokingOrg
 
+ORG = UUID("01890000-0000-7000-8000-00000000000a")
 SETTINGS: dict[str, Any] = {"runner_heartbeat_seconds": 0.2, "runner_wait_seconds": 2}
 
 
@@ -94,6 +95,7 @@ class RunnerHarness:
     invoker: LocalInvoker = field(init=False)
 
     async def open(self, directory: Path) -> None:
+        self.directory = directory
         harness = self.dispatcher
         settings = Settings.load({"home": harness.home} | SETTINGS, environ={})
         functions = FunctionRunner(self.sandboxes, MemoryLimiter.choose())
@@ -136,7 +138,8 @@ class RunnerHarness:
 
     def invocation(self, bundle: BundleRef | None) -> Started:
         started = claimed(self.dispatcher, "udf")
-        invocation = msgspec.structs.replace(started.invocation, bundle=bundle)
+        org = InvokingOrg(org_id=ORG, name="acme")
+        invocation = msgspec.structs.replace(started.invocation, bundle=bundle, org=org)
         return Started(self.dispatcher, invocation)
 
     def run(self, source: str, **fields: Any) -> Started:
@@ -148,6 +151,21 @@ class RunnerHarness:
 
     async def invoke(self, invocation: Invocation) -> None:
         await self.invoker.invoke(invocation)
+
+    def samples(self) -> Callable[..., float]:
+        """Adds up the samples of a name that have these labels."""
+        families = list(self.application.metrics.registry.collect())
+
+        def add_up(name: str, **labels: str) -> float:
+            samples = [sample for family in families for sample in family.samples if sample.name == name]
+            return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+        return add_up
+
+    def endings(self) -> dict[str, float]:
+        """Runs by ending."""
+        (family,) = self.application.metrics.runs.collect()
+        return {sample.labels["ending"]: sample.value for sample in family.samples if sample.name.endswith("_total")}
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """Attempts that the runner takes over: how they end at the Dispatcher, and that none runs twice."""
 
 import asyncio
-from collections.abc import Iterator
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -10,6 +12,7 @@ import pytest
 from tests.runner.support import RunnerHarness, running
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.ports import InvokeError
+from tracelake.runner.inside import PORTS
 
 SLEEP = "import time\ndef handler(event, context):\n    print('began', flush=True)\n    time.sleep(600)"
 
@@ -60,9 +63,7 @@ def test_a_repeated_call_starts_nothing(runner: RunnerHarness) -> None:
 
     runner.dispatcher.run(repeat())
     assert started.status == "Completed"
-    (family,) = runner.application.metrics.runs.collect()
-    endings = {sample.labels["ending"]: sample.value for sample in family.samples if sample.name.endswith("_total")}
-    assert endings == {"completed": 1}
+    assert runner.endings() == {"completed": 1}
 
 
 def test_a_stale_attempt_is_ended(runner: RunnerHarness) -> None:
@@ -74,7 +75,7 @@ def test_a_stale_attempt_is_ended(runner: RunnerHarness) -> None:
         str(started.invocation.task_id),
     )
     runner.dispatcher.run(runner.application.service.settle(), timeout=30)
-    assert runner.application.metrics.runs.labels("python", "fenced")._value.get() == 1
+    assert runner.endings() == {"fenced": 1}
     assert started.status == "Running", "the newer attempt is not touched"
 
 
@@ -89,12 +90,77 @@ def test_cancel_ends_the_function(runner: RunnerHarness) -> None:
 
 def test_a_runner_that_stops_hands_over(runner: RunnerHarness) -> None:
     started = runner.invocation(runner.store.add({"main.py": SLEEP}))
+    before = runner.dispatcher.row(str(started.invocation.task_id))
     runner.dispatcher.run(runner.invoke(started.invocation))
     runner.dispatcher.run(runner.application.close())
     row = runner.dispatcher.row(str(started.invocation.task_id))
     assert (row["status"], row["attempt"]) == ("Failed", 1)
     assert "stopped" in row["error"]
-    assert row["next_retry_at"] is not None
+    assert runner.dispatcher.requeue_due() == 1, "it is tried again at once"
+    assert row["max_attempts"] == before["max_attempts"] + 1, "and has lost no attempt"
+
+
+def test_runs_are_counted_by_org_and_bundle(runner: RunnerHarness) -> None:
+    noisy = "import http.client\ndef handler(event, context):\n    link = http.client.HTTPConnection('127.0.0.1:9002')"
+    noisy += "\n    for _ in range(3):\n        link.request('GET', '/elsewhere'); link.getresponse().read()"
+    bundle = runner.store.add({"main.py": noisy.replace("9002", str(PORTS[1]))})
+    slow = runner.store.add({"main.py": SLEEP}, timeout_seconds=1)
+    for ref in (bundle, bundle, slow):
+        runner.dispatcher.run(runner.invoke(runner.invocation(ref).invocation))
+        runner.dispatcher.run(runner.application.service.settle())
+    samples = runner.samples()
+    mine = {"org": "acme", "bundle": str(bundle.bundle_id)}
+    assert samples("trace_function_runs_total", **mine, ending="completed") == 2
+    assert samples("trace_function_seconds_count", **mine) == 2
+    assert samples("trace_function_refused_requests_total", **mine) == 6
+    assert samples("trace_function_kills_total", **mine) == 0
+    assert samples("trace_function_kills_total", bundle=str(slow.bundle_id), reason="timeout") == 1
+    assert 0 <= samples("trace_function_cold_starts_total", **mine) <= 2
+
+
+def test_an_unpacked_bundle_that_was_changed_is_fetched_again(runner: RunnerHarness) -> None:
+    source = "def handler(event, context):\n    raise ValueError('as it was pushed')"
+    bundle = runner.store.add({"main.py": source, "data/words.txt": "one"})
+
+    def run() -> str:
+        started = runner.invocation(bundle)
+        runner.dispatcher.run(runner.invoke(started.invocation))
+        runner.dispatcher.run(runner.application.service.settle())
+        error: str = runner.dispatcher.row(str(started.invocation.task_id))["error"]
+        return error.splitlines()[0]
+
+    assert run() == "ValueError: as it was pushed"
+    place = runner.directory / "bundles" / bundle.sha256
+    main = place / "main.py"
+
+    def overwrite() -> None:
+        times = main.stat()
+        main.chmod(0o644)
+        main.write_text(source.replace("pushed", "forged"))  # as long as before
+        main.chmod(0o444)
+        os.utime(main, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    def plant() -> None:
+        place.chmod(0o755)
+        (place / "json.py").write_text("raise SystemExit")
+
+    def replace_file() -> None:
+        (place / "data").chmod(0o755)
+        (place / "data" / "words.txt").unlink()
+        (place / "data" / "words.txt").write_text("two")
+
+    changes: list[Callable[[], object]] = [overwrite, plant, replace_file]
+    changes += [lambda: main.chmod(0o755), lambda: shutil.rmtree(place)]
+    for number, change in enumerate(changes, 1):
+        change()
+        assert run() == "ValueError: as it was pushed"
+        assert runner.samples()("trace_function_changed_bundles_total") == number
+    assert run() == "ValueError: as it was pushed"
+    assert runner.samples()("trace_function_changed_bundles_total") == len(changes), "one as it was left is used"
+    main.chmod(0o644)
+    main.write_text("pass")
+    runner.store.archives.clear()
+    assert run().startswith("bundle: the object store answered 404"), "and never used as it is"
 
 
 def test_a_newer_attempt_ends_the_older_one_first(runner: RunnerHarness) -> None:
@@ -111,8 +177,7 @@ def test_a_newer_attempt_ends_the_older_one_first(runner: RunnerHarness) -> None
         await runner.application.service.settle()
 
     runner.dispatcher.run(take_both())
-    runs = runner.application.metrics.runs
-    assert runs.labels("python", "fenced")._value.get() == 1
+    assert runner.endings()["fenced"] == 1
 
 
 def test_what_cannot_run_is_refused(runner: RunnerHarness) -> None:

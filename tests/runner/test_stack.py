@@ -9,6 +9,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.runbooks.page import follow
 from tests.support.real_stack import SHORT_TIMES, RealStack
 
 pytestmark = pytest.mark.system
@@ -74,7 +75,8 @@ def test_a_function_of_a_stack() -> None:
     settings = {**SHORT_TIMES, "runner": "true", "workers": "0", "max_attempts": "1"}
     with RealStack(settings=settings).running() as stack:
         document = stack.files / "moves.yaml"
-        document.write_text(DAG.replace("BUNDLE", push(stack, SOURCE)))
+        bundle_id = push(stack, SOURCE)
+        document.write_text(DAG.replace("BUNDLE", bundle_id))
         stack.shell(f"trace deploy {document}")
         stack.shell("trace trigger moves/tick --cursor 1")
         stack.wait_until(lambda: "Completed" in tasks(stack), "the function has completed")
@@ -83,3 +85,6 @@ def test_a_function_of_a_stack() -> None:
         stack.shell("trace trigger moves/tick --cursor 2")
         stack.wait_until(lambda: "Failed" in tasks(stack), "the function has failed")
         assert "ValueError: on purpose" in json.dumps(tasks(stack)["Failed"])
+        page = follow(stack, "functions.md", words={"ORG": "default", "BUNDLE": bundle_id})
+        assert any("running functions" in text for text in page.printed)
+        assert bundle_id in page.printed[0]

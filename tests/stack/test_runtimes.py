@@ -29,12 +29,12 @@ def load(home: Path, toml: str | bytes | None = None, **overrides: Any) -> Runti
 
 
 def test_without_a_file_there_is_what_is_built_in(tmp_path: Path) -> None:
-    assert load(tmp_path) == BUILT_IN
-    assert dispatcher_config(settings(tmp_path)).runtimes == BUILT_IN
+    assert load(tmp_path).runtimes == BUILT_IN.runtimes
+    assert dispatcher_config(settings(tmp_path)).runtimes == load(tmp_path)
 
 
 def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
-    assert load(tmp_path, "") == BUILT_IN
+    assert load(tmp_path, "") == load(tmp_path)
 
 
 def test_runtimes_are_added(tmp_path: Path) -> None:
@@ -91,7 +91,9 @@ def test_another_kind_begins_anew(tmp_path: Path) -> None:
 
 
 def test_operators_are_limited(tmp_path: Path) -> None:
-    assert load(tmp_path, "[operators.noop]\nmax_concurrency = 3\n").operator_limits == {"noop": 3}
+    assert load(tmp_path, "[operators.noop]\nmax_concurrency = 3\n").operator_limits == {"noop": 3, "udf": 8}
+    assert load(tmp_path, runner_slots=3).operator_limits == {"udf": 3}, "as many functions as a runner has slots"
+    assert load(tmp_path, "[operators.udf]\nmax_concurrency = 24\n").operator_limits == {"udf": 24}
 
 
 def test_the_setting_is_the_default_of_lambda_unless_the_file_says(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def statements(world: World) -> dict[str, tuple[str, tuple[Any, ...]]]:
         "held tasks": (pressure._HELD, ([node],)),
         "pauses": (pressure._PAUSED, (org,)),
         "a task": (task._TASK, (new_id(), org)),
-        "a limit": (task._LIMIT, ("job:x", org, now, new_id())),
+        "a limit": (task._LIMIT, ("job:x", org, now, new_id(), "job:x")),
         "a held edge": (task._EDGE, (node, 0)),
         "a dag": (facts._DAG, (org, "chain", "fetch")),
         "a job": (facts._JOB, (version, "fetch")),

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _AGAIN = Backoff(0.1, 5.0)
 _TRIES = 20
 _HAND_OVER_SECONDS = 30.0
-"""How long a runner may be away or busy. The task is then tried again, as after every failure."""
+"""How long a runner may be away or busy. The task is then tried again, which costs none of its attempts."""
 
 
 class LocalInvoker:
@@ -73,7 +73,8 @@ class LocalInvoker:
                     refusal = f"the runner refused the function ({error.code}): {error.message}"
                     raise InvokeError(refusal, retryable=error.code == "fenced") from error
                 if time.monotonic() > deadline:
-                    raise InvokeError(f"the runner did not take the function: {error.message}") from error
+                    refusal = f"the runner did not take the function: {error.message}"
+                    raise InvokeError(refusal, unavailable=True) from error
             else:
                 return
             tries += 1

@@ -14,6 +14,7 @@ KINDS = (
     "weight",
     "queued_tasks",
     "running_tasks",
+    "running_functions",
     "units_per_range",
     "stored_bytes",
     "deploys_per_hour",
@@ -28,7 +29,7 @@ def command(session: Session) -> None:
     """Show the quotas of your org: the limit of each, and how much of it is used.
 
     An org above its quota of queued tasks or stored bytes cannot trigger or deploy, and its events are kept until there
-    is room again. Above its quota of running tasks, ready tasks wait. Nothing is lost.
+    is room again. Above its quota of running tasks or functions, ready ones wait. Nothing is lost.
 
     The weight decides the org's share where orgs compete: slots of workers, queues, limits of operators.
 
@@ -57,6 +58,7 @@ def list_orgs(session: Session) -> None:
 @click.option("--weight", type=click.FloatRange(0, 1000, min_open=True), help="Share of slots, queues and limits.")
 @click.option("--queued-tasks", type=click.IntRange(0), help="Queued tasks; 0 is no limit, here and below.")
 @click.option("--running-tasks", type=click.IntRange(0, 1_000_000), help="Tasks that run at once.")
+@click.option("--running-functions", type=click.IntRange(0, 1_000_000), help="Functions that run at once.")
 @click.option("--units-per-range", type=click.IntRange(0), help="Units that one range is split into.")
 @click.option("--stored-bytes", type=click.IntRange(0), help="Bytes of committed files.")
 @click.option("--deploys-per-hour", type=click.IntRange(0), help="New versions of DAGs.")
@@ -66,7 +68,8 @@ def list_orgs(session: Session) -> None:
     "defaults",
     multiple=True,
     type=click.Choice(sorted(_OPTIONS)),
-    help="Set this quota back to its default.",
+    metavar="QUOTA",
+    help="Set this quota back to its default; named as its option above, such as running-tasks.",
 )
 @operator_command
 def set_quota(session: Session, org: str, defaults: tuple[str, ...], **values: float | None) -> None:

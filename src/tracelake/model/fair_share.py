@@ -13,6 +13,12 @@ from dataclasses import dataclass
 import msgspec
 
 
+def reserved_slots(slots: int) -> int:
+    """How many of so many slots are kept for groups that hold none: long work of one group must not delay the first
+    piece of another's."""
+    return slots // 8
+
+
 @dataclass(frozen=True, slots=True)
 class OrgBacklog:
     """A group with something due."""
@@ -43,8 +49,14 @@ class FairShares:
         clocks = {group: clock - self._now for group, clock in self._clocks.items()}
         return msgspec.json.encode(clocks).decode() if clocks else None
 
-    def allot(self, backlogs: Sequence[OrgBacklog], limit: int) -> dict[str, int]:
-        """How many of `limit` slots each group gets if its backlog is long enough. Charges nothing."""
+    def allot(self, backlogs: Sequence[OrgBacklog], limit: int, reserved: int = 0) -> dict[str, int]:
+        """How many of `limit` slots each group gets if its backlog is long enough. Charges nothing.
+
+        The last `reserved` slots are for groups that hold nothing, one for each.
+        """
+        if reserved:
+            idle = sum(not item.in_flight for item in backlogs)
+            limit = max(limit - reserved, min(limit, idle))
         order = [
             (_rank(item.in_flight, item.weight), self._clock(item.group), number)
             for number, item in enumerate(backlogs)

@@ -7,7 +7,8 @@ from uuid import UUID
 
 from tracelake.model.dag import Strategy, Udf
 
-UNTRUSTED_OPERATORS = frozenset({"udf"})
+FUNCTION_OPERATOR = "udf"
+UNTRUSTED_OPERATORS = frozenset({FUNCTION_OPERATOR})
 """Operators that run code of users."""
 
 

@@ -133,12 +133,16 @@ def heartbeat(task: Task, now: datetime, *, attempt: int, lease_token: UUID, lea
     )
 
 
-def next_retry(task: Task, now: datetime, backoff: Backoff, *, stopped: bool = False) -> Retry:
-    """When to try again after this attempt, should it have failed; `stopped` if its worker had to end, and it had not.
+def next_retry(
+    task: Task, now: datetime, backoff: Backoff, *, stopped: bool = False, not_started: bool = False
+) -> Retry:
+    """When to try again after this attempt, should it have failed; `stopped` if its worker had to end, and it had not;
+    `not_started` if nobody took it over.
 
     The wait follows the attempts that failed in a row. A task with attempts without end is meant to run for ever: an
     attempt that lived longer than the longest wait was a healthy one, and the counting starts anew with it. One that
-    was stopped is no failure: there is no wait, and it neither lengthens the row nor, if it was short, ends it.
+    was stopped is no failure: there is no wait, and it neither lengthens the row nor, if it was short, ends it. One
+    that did not start is none either, but whoever takes attempts over needs time: the wait is always the first one.
     """
     last_seen = now if task.lease_expires_at is None else min(now, task.lease_expires_at)
     lived = timedelta(0) if task.claimed_at is None else last_seen - task.claimed_at
@@ -146,6 +150,8 @@ def next_retry(task: Task, now: datetime, backoff: Backoff, *, stopped: bool = F
     forgiven = max(0, task.attempt - 1) if healthy else task.forgiven
     if stopped:
         return Retry(timedelta(0), min(forgiven + 1, task.attempt))
+    if not_started:
+        return Retry(backoff.delay(1), min(forgiven + 1, task.attempt))
     return Retry(backoff.delay(task.attempt - forgiven), forgiven)
 
 
@@ -163,7 +169,7 @@ def complete(
 ) -> Task | None:
     """The worker's final report. None means a repeat: the attempt has reported before, whatever this report carries.
 
-    `stopped`: the attempt failed because its worker had to end. That costs no attempt: there is one more for it.
+    `stopped`: the attempt failed because its worker had to end, or never started. That costs none: there is one more.
     A `Canceled` that nobody requested is a failure for good: its unit is missing, and only a person may accept that.
     """
     if _is_repeat(task, attempt, lease_token, status):

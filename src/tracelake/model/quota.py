@@ -6,7 +6,15 @@ from dataclasses import dataclass, fields
 RESUME = 0.8
 """An org that was held back goes on once it uses less than this share of its quota."""
 
-KINDS = ("queued_tasks", "running_tasks", "units_per_range", "stored_bytes", "deploys_per_hour", "dry_runs_per_minute")
+KINDS = (
+    "queued_tasks",
+    "running_tasks",
+    "running_functions",
+    "units_per_range",
+    "stored_bytes",
+    "deploys_per_hour",
+    "dry_runs_per_minute",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +22,7 @@ class Quotas:
     weight: float = 1.0
     queued_tasks: int = 0
     running_tasks: int = 0
+    running_functions: int = 0
     units_per_range: int = 0
     stored_bytes: int = 0
     deploys_per_hour: int = 0

@@ -12,10 +12,12 @@ from tracelake.wire.claims import Invocation
 class InvokeError(Exception):
     """The attempt was not taken over; the message is for people and holds no secret."""
 
-    def __init__(self, message: str, *, retryable: bool = True) -> None:
+    def __init__(self, message: str, *, retryable: bool = True, unavailable: bool = False) -> None:
         super().__init__(message)
         self.retryable = retryable
         """False: another attempt would be refused in the same way."""
+        self.unavailable = unavailable
+        """The other side was away or busy, which says nothing about the attempt: it costs the task none."""
 
 
 class Invoker(Protocol):

@@ -68,7 +68,12 @@ class RunnerApplication:
         self.service = RunnerService(
             AttemptTools(
                 functions=ports.functions,
-                bundles=BundleCache(ports.directory / "bundles", config.cache_bytes, config.bundle_limits),
+                bundles=BundleCache(
+                    ports.directory / "bundles",
+                    config.cache_bytes,
+                    config.bundle_limits,
+                    on_changed=self.metrics.changed_bundles.inc,
+                ),
                 tasks=TaskClient(ports.tasks),
                 destinations=ports.destinations,
                 scratch_bytes=config.scratch_bytes,

@@ -120,6 +120,7 @@ class FunctionRunner:
             retryable=result.retryable,
             seconds=time.monotonic() - began,
             peak_bytes=memory.peak_bytes,
+            warm=report.warm,
             stdout=texts[0],
             stderr=texts[1],
         )

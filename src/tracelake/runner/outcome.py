@@ -59,6 +59,8 @@ class RunResult:
     retryable: bool = True
     seconds: float = 0.0
     peak_bytes: int = 0
+    warm: bool = False
+    """The sandbox was ready before the run began."""
     stdout: str = ""
     stderr: str = ""
 
@@ -97,6 +99,7 @@ def final_report(invocation: Invocation, result: RunResult, secrets: Sequence[st
         status="Canceled" if result.ending is RunEnding.CANCELED else "Failed",
         error_message=describe(result, secrets),
         retryable=result.retryable,
+        error_code="worker_stopping" if result.ending is RunEnding.STOPPED else None,
     )
 
 

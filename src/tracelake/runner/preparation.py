@@ -40,7 +40,7 @@ def plan_function(invocation: Invocation, bundle: BundleRef, directory: Path, sc
 
 def make_runtime_api(invocation: Invocation, timeout_seconds: float) -> RuntimeApi:
     """The event is the payload of the wire contract; the bundle's address is of no use inside."""
-    event = msgspec.structs.replace(invocation, bundle_url=None, bundle=None)
+    event = msgspec.structs.replace(invocation, bundle_url=None, bundle=None, org=None)
     return RuntimeApi(
         request_id=f"{invocation.task_id}-{invocation.attempt}",
         event=msgspec.json.encode(event),

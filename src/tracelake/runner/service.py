@@ -14,7 +14,8 @@ from uuid import UUID
 from tracelake.errors import TraceError
 from tracelake.runner.attempt import AttemptTools, FunctionAttempt
 from tracelake.runner.metrics import RunnerMetrics
-from tracelake.runner.outcome import RunEnding
+from tracelake.runner.outcome import RunEnding, RunResult
+from tracelake.runner.slots import FunctionSlots
 from tracelake.wire.claims import BundleRef, Invocation, InvokeReply
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class RunnerService:
         """`problem` tells why this machine cannot isolate functions: then it takes none."""
         self._tools = tools
         self._metrics = metrics
-        self._slots = asyncio.Semaphore(slots)
+        self._slots = FunctionSlots(slots)
         self._wait_seconds = wait_seconds
         self._problem = problem
         self._current: dict[UUID, tuple[FunctionAttempt, asyncio.Task[None]]] = {}
@@ -68,19 +69,15 @@ class RunnerService:
         if attempt < latest:
             raise TraceError("fenced", attempt=latest, status="Running")
         await self._end_older(task_id)
-        try:
-            async with asyncio.timeout(self._wait_seconds):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise TraceError("runner_busy", retry_after_seconds=1) from None
+        group = await self._slots.acquire(invocation.org, self._wait_seconds)
         latest = self._latest.get(task_id, 0)
         if attempt < latest or self._stopping:  # a newer one came while this one waited
-            self._slots.release()
+            self._slots.release(group)
             raise TraceError("fenced", attempt=latest, status="Running") if attempt < latest else _stops()
         await self._end_older(task_id)
         self._note(task_id, attempt)
         run = FunctionAttempt(invocation=invocation, bundle=bundle, tools=self._tools)
-        self._current[task_id] = (run, asyncio.create_task(self._run(run), name=f"function {task_id}"))
+        self._current[task_id] = (run, asyncio.create_task(self._run(run, group), name=f"function {task_id}"))
         return InvokeReply()
 
     async def close(self) -> None:
@@ -116,21 +113,20 @@ class RunnerService:
             older[0].stop(RunEnding.FENCED)
             await asyncio.wait({older[1]})
 
-    async def _run(self, run: FunctionAttempt) -> None:
-        task_id, language = run.invocation.task_id, run.bundle.language
+    async def _run(self, run: FunctionAttempt, group: str) -> None:
+        task_id, org, bundle = run.invocation.task_id, run.invocation.org, run.bundle
         self._metrics.running.inc()
+        result: RunResult | None = None
         try:
             with suppress(asyncio.CancelledError):
                 result = await run.run()
-                self._metrics.runs.labels(language, result.ending.value).inc()
-                self._metrics.run_seconds.labels(language).observe(result.seconds)
         except Exception:
             logger.exception("an attempt broke", extra={"task_id": str(task_id)})
         finally:
-            for reason, count in run.refusals.reasons.items():
-                self._metrics.refused_egress.labels(reason).inc(count)
+            name = "" if org is None else org.name
+            self._metrics.count_run(name, str(bundle.bundle_id), bundle.language, result, run.refusals.reasons)
             self._metrics.running.dec()
-            self._slots.release()
+            self._slots.release(group)
             if self._current.get(task_id, (None,))[0] is run:
                 del self._current[task_id]
 

@@ -76,12 +76,14 @@ def run_sandbox(requests: socket.socket, inside: Inside) -> NoReturn:
             first = _start(requests, inside)
         except SetupError as error:
             first = error
+        warm = not select.select([requests], [], [], 0)[0]
         if isinstance(first, _First) and not _await_request(requests, first):
             os._exit(_FAILED)
         message, descriptors, _, _ = socket.recv_fds(requests, 16, MOST_DESCRIPTORS)
         if message:
             control = socket.socket(fileno=descriptors[0])
-            control.sendall(msgspec.json.encode(_serve(control, descriptors[1:], first)))
+            report = msgspec.structs.replace(_serve(control, descriptors[1:], first), warm=warm)
+            control.sendall(msgspec.json.encode(report))
     except (OSError, EOFError):
         os._exit(_FAILED)  # nobody listens
     finally:

@@ -73,6 +73,8 @@ class SandboxReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Since the request came: of the first process, of the children it waited for, and of the monitor."""
     peak_memory: int = 0
     """Most resident memory in bytes, with what is shared with the fork server."""
+    warm: bool = False
+    """It was ready before its request came."""
     step: str = ""
     """The step of the set-up that the machine refused."""
     errno: int = 0

@@ -159,6 +159,9 @@ class Settings:
     quota_running_tasks: int = integer(
         0, "Tasks of one org that run at once; 0 is no limit.", minimum=0, maximum=1_000_000
     )
+    quota_running_functions: int = integer(
+        0, "Users' functions of one org that run at once; 0 is no limit.", minimum=0, maximum=1_000_000
+    )
     quota_units_per_range: int = integer(
         100_000, "Maximum number of units of one range; 0: the platform's limit of a million.", minimum=0
     )
@@ -290,7 +293,12 @@ class Settings:
         "an address like https://host:8443",
         "Where Dispatchers reach the runner; `trace up` knows its own.",
     )
-    runner_slots: int = integer(8, "Functions that a runner runs at once.", maximum=1024)
+    runner_slots: int = integer(
+        8,
+        "Functions that a runner runs at once. Dispatchers start as many, unless `runtimes_file` has another limit of"
+        " the operator `udf`.",
+        maximum=1024,
+    )
     runner_wait_seconds: float = seconds(20, "How long an attempt waits for a free slot of the runner.")
     runner_spares: int = integer(1, "Sandboxes that a runner makes before they are needed.", minimum=0, maximum=64)
     runner_scratch_bytes: int = integer(256 * _MIB, "Size of a function's scratch directory.", minimum=_MIB)

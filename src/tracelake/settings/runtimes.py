@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelake.catalogue import CATALOGUE
-from tracelake.model.job import BUFFER_QUEUES
+from tracelake.model.job import BUFFER_QUEUES, FUNCTION_OPERATOR
 from tracelake.model.runtime import BUILT_IN, LAMBDA, Runtime, RuntimeKind, RuntimeRegistry
 from tracelake.settings.declarations import Settings
 from tracelake.settings.loading import SettingsError, read_toml, short
@@ -76,7 +76,8 @@ def load_runtimes(settings: Settings) -> RuntimeRegistry:
     runtimes = dict(BUILT_IN.runtimes)
     lambda_default = math.ceil(settings.lambda_timeout_seconds)
     runtimes[LAMBDA] = replace(runtimes[LAMBDA], default_timeout_seconds=lambda_default)
-    limits = dict(BUILT_IN.operator_limits)
+    # Functions beyond the slots of the runner wait as queued tasks: whoever waits there has not begun an attempt.
+    limits = {**BUILT_IN.operator_limits, FUNCTION_OPERATOR: settings.runner_slots}
     path = settings.runtimes_file
     if path is not None:
         document = _read(path)

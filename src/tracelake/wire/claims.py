@@ -72,6 +72,14 @@ class BundleRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_mb: int
 
 
+class InvokingOrg(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose attempt it is: a runner shares its slots fairly between orgs."""
+
+    org_id: UUID
+    name: str
+    weight: float = 1.0
+
+
 class Invocation(TaskPayload, frozen=True, kw_only=True, omit_defaults=True):
     """The input of an invoked attempt; it is complete, since the attempt can only make its own task calls."""
 
@@ -82,6 +90,8 @@ class Invocation(TaskPayload, frozen=True, kw_only=True, omit_defaults=True):
     """`bundle.url`, where the wire contract has it; None for operators that are not a bundle's."""
     bundle: BundleRef | None = None
     """The code to run; None for operators that are not a bundle's."""
+    org: InvokingOrg | None = None
+    """For the runner alone: not part of the event."""
 
 
 class InvokeRequest(Invocation, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -6,6 +6,10 @@ gets it. The counters are locked in the order of their keys, after tasks and edg
 
 The limit of an operator is shared by orgs: its places go to them in turn, by weight (`model/fair_share.py`), and within
 an org to the task that waits longest. Whose turn it is stands in the row of the limit.
+
+Users' functions count under a second limit as well, that of their org. Its row tells how many functions of the org run:
+an org that runs fewer comes first, the last places are kept for orgs that run none, and a quota bounds the number. They
+always wait for the operator's limit, so that an org at its quota frees places for others and not for itself.
 """
 
 from collections import Counter as Tally
@@ -19,8 +23,8 @@ from msgspec.structs import replace
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import StateChange, WakeTarget, wake_of
 from tracelake.dispatcher.records import columns
-from tracelake.model.fair_share import FairShares, OrgBacklog
-from tracelake.model.job import Job
+from tracelake.model.fair_share import FairShares, OrgBacklog, reserved_slots
+from tracelake.model.job import FUNCTION_OPERATOR, Job
 from tracelake.model.runtime import RuntimeRegistry
 from tracelake.model.task import Status
 
@@ -146,14 +150,18 @@ async def hand_out_locked(
 ) -> list[tuple[UUID, WakeTarget]]:
     """Hands out the free places of limits that `lock` locked, and writes their `used`."""
     woken: list[tuple[UUID, WakeTarget]] = []
-    for key in sorted(counters):
+    # Those that orgs share come last: who has a place under its own limits then waits there, for the turn of its org.
+    for key in sorted(counters, key=lambda key: (is_shared(key), key)):
         most = len(woken) + MOST
-        while counters[key].room and len(woken) < most:
-            rows = await _next(connection, key, counters[key])
-            admitted, moved_on = await _admit(connection, rows, counters)
+        passed_on = 0
+        while counters[key].room > passed_on and len(woken) < most:
+            rows = await _next(connection, key, counters)
+            admitted, elsewhere = await _admit(connection, key, rows, counters)
             woken += [(row["task_id"], wake_of(runtimes, row["runtime"])) for row in admitted]
-            if not admitted and not moved_on:
+            if not admitted and not elsewhere:
                 break
+            if not is_shared(key):
+                passed_on += sum(is_shared(other) for other in elsewhere)
     changed = [
         (key, counter.used, counter.shares)
         for key, counter in counters.items()
@@ -183,8 +191,9 @@ def operator_limits(runtimes: RuntimeRegistry) -> dict[str, int]:
     return {operator_key(name): most for name, most in runtimes.operator_limits.items()}
 
 
-async def _next(connection: Connection, key: str, counter: LimitCounter) -> list[asyncpg.Record]:
+async def _next(connection: Connection, key: str, counters: dict[str, LimitCounter]) -> list[asyncpg.Record]:
     """Returns the tasks whose turn it is, as many as there is room for."""
+    counter = counters[key]
     room = min(counter.room, _BATCH)
     if not is_shared(key):
         return await connection.fetch(_NEXT, key, room)
@@ -192,7 +201,12 @@ async def _next(connection: Connection, key: str, counter: LimitCounter) -> list
     if not weights:
         return []
     shares = FairShares.load(counter.shares)
-    allotted = shares.allot([OrgBacklog(org, 0, weight) for org, weight in weights.items()], room)
+    if key == FUNCTIONS:
+        allotted = _allot_functions(shares, weights, counters, room)
+    else:
+        allotted = shares.allot([OrgBacklog(org, 0, weight) for org, weight in weights.items()], room)
+    if not allotted:
+        return []
     rows = await connection.fetch(_NEXT_OF_ORGS, key, [UUID(org) for org in allotted], list(allotted.values()))
     shares.charge(Tally(str(row["org_id"]) for row in rows), weights)
     clocks = shares.dump()
@@ -201,27 +215,41 @@ async def _next(connection: Connection, key: str, counter: LimitCounter) -> list
     return rows
 
 
+def _allot_functions(
+    shares: FairShares, weights: dict[str, float], counters: dict[str, LimitCounter], room: int
+) -> dict[str, int]:
+    """By what each org runs, within its quota. The places of an org are known if its tasks were seen when locking."""
+    places = {org: counter for org in weights if (counter := counters.get(functions_key(UUID(org)))) is not None}
+    backlogs = [OrgBacklog(org, places[org].used, weights[org]) for org in places if places[org].room]
+    slots = counters[FUNCTIONS].max_running
+    allotted = shares.allot(backlogs, room, 0 if slots is None else reserved_slots(slots))
+    return {org: min(most, places[org].room) for org, most in allotted.items()}
+
+
 async def _admit(
-    connection: Connection, rows: Sequence[asyncpg.Record], counters: dict[str, LimitCounter]
-) -> tuple[list[asyncpg.Record], int]:
-    """Admits tasks that have a place in each of their limits; the others wait for the one that is full."""
+    connection: Connection, key: str, rows: Sequence[asyncpg.Record], counters: dict[str, LimitCounter]
+) -> tuple[list[asyncpg.Record], list[str]]:
+    """Admits tasks that waited for `key` and have a place in each of their limits. The others wait for the one that is
+    full, or for their turn at the one that orgs share; returns these limits as well."""
     admitted: list[asyncpg.Record] = []
     elsewhere: list[tuple[UUID, str]] = []
     for row in rows:
-        if any(key not in counters for key in row["limit_keys"]):
+        if any(other not in counters for other in row["limit_keys"]):
             continue
-        full = next((key for key in row["limit_keys"] if not counters[key].room), None)
+        full = next((other for other in row["limit_keys"] if not counters[other].room), None)
+        if full is None and not is_shared(key):
+            full = next(filter(is_shared, row["limit_keys"]), None)
         if full is not None:
             elsewhere.append((row["task_id"], full))
             continue
-        for key in row["limit_keys"]:
-            counters[key].used += 1
+        for other in row["limit_keys"]:
+            counters[other].used += 1
         admitted.append(row)
     if admitted:
         await connection.execute(_ADMIT, [row["task_id"] for row in admitted])
     if elsewhere:
         await connection.execute(_WAIT_ELSEWHERE, *columns(elsewhere))
-    return admitted, len(elsewhere)
+    return admitted, [limit for _, limit in elsewhere]
 
 
 def limit_keys_of(runtimes: RuntimeRegistry, job: Job, *, org_limited: bool = False) -> tuple[str, ...]:
@@ -231,6 +259,8 @@ def limit_keys_of(runtimes: RuntimeRegistry, job: Job, *, org_limited: bool = Fa
         keys.append(job.limit_key)
     if job.operator in runtimes.operator_limits:
         keys.append(operator_key(job.operator))
+    if job.operator == FUNCTION_OPERATOR:
+        keys.append(functions_key(job.org_id))
     return tuple(sorted(keys))
 
 
@@ -243,9 +273,19 @@ def org_key(org_id: UUID) -> str:
     return f"org:{org_id}"
 
 
+def functions_key(org_id: UUID) -> str:
+    """Returns the key that counts an org's running functions, and holds its quota. It sorts after that of the operator,
+    which is the one that functions wait for."""
+    return f"org-functions:{org_id}"
+
+
+FUNCTIONS = operator_key(FUNCTION_OPERATOR)
+"""The limit that functions of all orgs share: as many as runners have slots."""
+
+
 def is_quota(limit_key: str) -> bool:
-    """Whether it is the key of an org's quota of running tasks."""
-    return limit_key.startswith("org:")
+    """Whether it is the key of a quota of an org."""
+    return limit_key.startswith(("org:", "org-functions:"))
 
 
 def is_shared(limit_key: str) -> bool:

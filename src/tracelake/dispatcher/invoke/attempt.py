@@ -57,9 +57,15 @@ class OwnAttempt:
         return answer.task.cancel_requested
 
     async def finish(
-        self, status: FinalStatus, *, events: Sequence[EventIn] = (), error: str | None = None, retryable: bool = True
+        self,
+        status: FinalStatus,
+        *,
+        events: Sequence[EventIn] = (),
+        error: str | None = None,
+        retryable: bool = True,
+        not_started: bool = False,
     ) -> str:
-        """The final word; answers what was recorded."""
+        """The final word; answers what was recorded. `not_started`: nobody took the attempt over, so it costs none."""
         body = CompleteRequest(
             task_id=self.task.task_id,
             attempt=self.task.attempt,
@@ -69,7 +75,8 @@ class OwnAttempt:
             error_message=None if error is None else _plain(error),
             retryable=retryable,
         )
-        result = await self.repeated(lambda: self._group.enqueue(CompleteCall(body, self.task.org_id)))
+        call = CompleteCall(body, self.task.org_id, not_started=not_started)
+        result = await self.repeated(lambda: self._group.enqueue(call))
         if not result.duplicate:
             self._metrics.completions.labels(result.status).inc()
         return result.status

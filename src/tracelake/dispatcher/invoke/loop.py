@@ -5,6 +5,10 @@ held while a claim waits for its commit. The claim decides who runs the task; th
 Whatever gets lost in between is repaired: a row that was not deleted comes back and finds its task taken, and an
 attempt that was claimed and never started runs into its lease.
 
+The row of an attempt that is handed to the Invoker stays, hidden, until the other side has taken it over. If this
+Dispatcher dies before that, the row comes back to another one, whose claim has the same id and so gets the same
+attempt: it is handed over again, and whoever has it already starts nothing.
+
 Each runtime has slots of its own, so that an invoker that hangs never holds up control operators; orgs share them
 fairly (`model/fair_share.py`). Rows of runtimes that this Dispatcher does not know stay for one that does.
 """
@@ -16,6 +20,7 @@ import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
@@ -37,12 +42,12 @@ from tracelake.dispatcher.mint import TokenMint
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.errors import StoreUnavailableError, TraceError
-from tracelake.model.fair_share import FairShares, OrgBacklog
+from tracelake.model.fair_share import FairShares, OrgBacklog, reserved_slots
 from tracelake.model.job import Job
 from tracelake.model.lifecycle import NotClaimed
 from tracelake.model.runtime import RuntimeKind
 from tracelake.ports import InvokeError, Invoker, ObjectUrls
-from tracelake.wire.claims import BundleRef, ClaimRequest, Invocation
+from tracelake.wire.claims import BundleRef, ClaimRequest, Invocation, InvokingOrg
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +79,8 @@ _TAKE = """
               AND next_try_at <= trace_now()
             ORDER BY next_try_at, outbox_id LIMIT a.most FOR UPDATE SKIP LOCKED) l))
     RETURNING outbox_id, key, tries, org_id"""
+
+_HIDE = "UPDATE outbox SET next_try_at = trace_now() + make_interval(secs => $2) WHERE outbox_id = $1"
 
 _DONE = "DELETE FROM outbox WHERE outbox_id = ANY($1)"
 
@@ -114,6 +121,8 @@ class Invocations:
     def __post_init__(self) -> None:
         self._slots = [_Slots(runtime) for runtime in self.config.runtimes.started_here()]
         self._worker_id = f"dispatcher:{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
+        runtimes = self.config.runtimes
+        self._invoked = {name for name in runtimes.started_here() if runtimes[name].kind is RuntimeKind.INVOKE}
         self._unanswered: dict[int, str] = {}
         """claim_id by outbox_id, where nobody knows whether the claim was committed: the next try uses it again."""
         self._stopping = asyncio.Event()
@@ -162,16 +171,17 @@ class Invocations:
                 slots.rows_wait = False
                 return []
             backlogs = [OrgBacklog(org, slots.orgs[org], self.quotas.weight_of(UUID(org))) for org in orgs]
-            most = slots.shares.allot(backlogs, free)
+            most = slots.shares.allot(backlogs, free, reserved_slots(self.config.invoke_slots))
             rows = await connection.fetch(
                 _TAKE, slots.runtime, [UUID(org) for org in most], list(most.values()), float(HIDE_SECONDS)
             )
         slots.shares.charge(Counter(str(row["org_id"]) for row in rows), {item.group: item.weight for item in backlogs})
-        slots.rows_wait = bool(rows)  # an org may have more than its share of this round
+        # An org may have more than its share of this round, or wait while the last slots are kept for others.
+        slots.rows_wait = bool(rows) or not most
         return sorted(rows, key=lambda row: row["outbox_id"])
 
     async def _start(self, claims: Sequence[tuple[_Slots, asyncpg.Record]]) -> None:
-        answers = await asyncio.gather(*(self._claim(row) for _, row in claims), return_exceptions=True)
+        answers = await asyncio.gather(*(self._claim(slots, row) for slots, row in claims), return_exceptions=True)
         done: list[int] = []
         refused: list[tuple[asyncpg.Record, BaseException]] = []
         away: StoreUnavailableError | None = None
@@ -183,14 +193,17 @@ class Invocations:
             if isinstance(answer, BaseException):
                 refused.append((row, answer))
                 continue
-            done.append(row["outbox_id"])
             if isinstance(answer, NotClaimed):
+                done.append(row["outbox_id"])
                 self.metrics.claims.labels(answer.value).inc()
                 continue
+            kept_row = row["outbox_id"] if slots.runtime in self._invoked else None
+            if kept_row is None:
+                done.append(row["outbox_id"])
             self.metrics.claims.labels("Claimed").inc()
             if answer.waited_seconds is not None:
                 self.metrics.task_wait.observe(answer.waited_seconds)
-            self._supervise(answer, slots)
+            self._supervise(answer, slots, kept_row)
         if done:
             async with self.store.connection() as connection:
                 await connection.execute(_DONE, done)
@@ -199,8 +212,10 @@ class Invocations:
         if away is not None:
             raise away
 
-    def _claim(self, row: asyncpg.Record) -> "asyncio.Future[ClaimAnswer]":
+    def _claim(self, slots: _Slots, row: asyncpg.Record) -> "asyncio.Future[ClaimAnswer]":
         claim_id = self._unanswered.get(row["outbox_id"]) or secrets.token_hex(16)
+        if slots.runtime in self._invoked:
+            claim_id = f"outbox:{row['outbox_id']}"
         if len(self._unanswered) >= _MAX_UNANSWERED:  # rows that another Dispatcher took meanwhile
             self._unanswered.clear()
         self._unanswered[row["outbox_id"]] = claim_id
@@ -216,8 +231,8 @@ class Invocations:
             )
         logger.error("a task cannot be claimed", exc_info=error, extra={"task_id": str(row["key"]), "status": status})
 
-    def _supervise(self, claimed: ClaimedAttempt, slots: _Slots) -> None:
-        attempt = asyncio.create_task(self._run(claimed), name=f"attempt {claimed.task.task_id}")
+    def _supervise(self, claimed: ClaimedAttempt, slots: _Slots, kept_row: int | None) -> None:
+        attempt = asyncio.create_task(self._run(claimed, kept_row), name=f"attempt {claimed.task.task_id}")
         slots.running.add(attempt)
         org = str(claimed.task.org_id)
         slots.orgs[org] += 1
@@ -231,13 +246,16 @@ class Invocations:
         if slots.rows_wait:
             self.on_free()
 
-    async def _run(self, claimed: ClaimedAttempt) -> None:
+    async def _run(self, claimed: ClaimedAttempt, kept_row: int | None) -> None:
         """One attempt, whatever happens to it."""
         runtime = claimed.job.runtime
         attempt = OwnAttempt(claimed, self.group, self.metrics, self._stopping)
         fields = {"task_id": str(claimed.task.task_id), "attempt": claimed.task.attempt}
         try:
-            outcome = await self._outcome(attempt)
+            if kept_row is None:
+                outcome = await self._outcome(attempt)
+            else:
+                outcome = await self._hand_over(attempt, kept_row)
         except asyncio.CancelledError:
             outcome = "Left"
             raise
@@ -249,6 +267,27 @@ class Invocations:
             outcome = "Unknown"
         finally:
             self.metrics.invocations.labels(runtime, outcome).inc()
+
+    async def _hand_over(self, attempt: OwnAttempt, kept_row: int) -> str:
+        """Keeps the row hidden while the attempt is handed over, and deletes it then."""
+        keeping = asyncio.create_task(self._keep_hidden(kept_row))
+        try:
+            outcome = await self._outcome(attempt)
+        finally:
+            keeping.cancel()
+        await attempt.repeated(lambda: self._delete(kept_row))
+        return outcome
+
+    async def _keep_hidden(self, outbox_id: int) -> None:
+        while True:
+            await asyncio.sleep(HIDE_SECONDS / 3)
+            with suppress(StoreUnavailableError):  # another Dispatcher may take it then, which is harmless
+                async with self.store.connection() as connection:
+                    await connection.execute(_HIDE, outbox_id, float(HIDE_SECONDS))
+
+    async def _delete(self, outbox_id: int) -> None:
+        async with self.store.connection() as connection:
+            await connection.execute(_DONE, [outbox_id])
 
     async def _outcome(self, attempt: OwnAttempt) -> str:
         runtime = self.config.runtimes.get(attempt.job.runtime)
@@ -280,13 +319,20 @@ class Invocations:
             inputs=payload.inputs,
             outputs=payload.outputs,
             traceparent=payload.traceparent,
+            org=InvokingOrg(
+                org_id=attempt.job.org_id,
+                name=attempt.job.org,
+                weight=self.quotas.weight_of(attempt.job.org_id),
+            ),
         )
         try:
             # After that time its lease has run out, and whatever it starts will not count.
             async with asyncio.timeout(attempt.job.lease_seconds):
                 await self.invoker.invoke(invocation)
         except InvokeError as error:
-            await attempt.finish("Failed", error=str(error), retryable=error.retryable)
+            await attempt.finish(
+                "Failed", error=str(error), retryable=error.retryable, not_started=error.unavailable and error.retryable
+            )
             return "Refused"
         return "Started"
 

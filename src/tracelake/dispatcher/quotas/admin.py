@@ -4,7 +4,7 @@ from uuid import UUID
 
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher import audit
-from tracelake.dispatcher.engine.limits import org_key
+from tracelake.dispatcher.engine.limits import functions_key, org_key
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.quotas.checks import RECENT_DEPLOYS
 from tracelake.errors import TraceError
@@ -20,6 +20,8 @@ _OWN = f"SELECT weight, {', '.join(KINDS)} FROM org_quotas WHERE org_id = $1"  #
 _RUNNING = "SELECT count(*) FROM tasks WHERE status = 'Running' AND org_id = $1"
 
 _PLACES = "SELECT used FROM limits WHERE limit_key = $1 AND max_running IS NOT NULL"
+
+_FUNCTIONS = "SELECT used FROM limits WHERE limit_key = $1"
 
 _ORGS = "SELECT org_id, name FROM orgs ORDER BY name LIMIT $1"
 
@@ -45,6 +47,7 @@ async def show_quota(connection: Connection, org_id: UUID, org: str, book: Quota
     used = {
         "queued_tasks": book.queued(org_id),
         "running_tasks": running,
+        "running_functions": await connection.fetchval(_FUNCTIONS, functions_key(org_id)) or 0,
         "stored_bytes": max(0, book.stored(org_id)),
         "deploys_per_hour": deploys["deploys"],
         "dry_runs_per_minute": book.dry_runs(org),
@@ -110,7 +113,7 @@ def _checked(request: QuotaRequest) -> dict[str, float | None]:
                 raise _out_of_range(name, f"more than 0 and at most {MAX_WEIGHT}", value)
             values[name] = value
             continue
-        most = 1_000_000 if name == "running_tasks" else _MOST
+        most = 1_000_000 if name in ("running_tasks", "running_functions") else _MOST
         if not 0 <= value <= most or value != int(value):
             raise _out_of_range(name, f"a whole number from 0 (no limit) to {most}", value)
         values[name] = int(value)

@@ -1,15 +1,17 @@
-"""The quota of running tasks: a limit on running work that all tasks of an org share.
+"""The quotas of running tasks and functions: limits on running work that all tasks, or functions, of an org share.
 
 A task of such an org is born with the key of the org's limit beside those of its job and operator, waits for a place
 like any limited task, and is woken by whoever frees one (`engine/limits.py`): over the quota nothing is claimed,
-and no receive is spent. Tasks that were there before the quota get the key here, in batches.
+and no receive is spent. Tasks that were there before the quota get the key here, in batches. Functions have the key of
+theirs from the beginning, with or without a quota.
 """
 
+from collections.abc import Mapping
 from uuid import UUID
 
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.engine import limits
-from tracelake.dispatcher.engine.limits import org_key
+from tracelake.dispatcher.engine.limits import FUNCTIONS, functions_key, org_key
 from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.dispatcher.predicates import is_open
 from tracelake.model.runtime import RuntimeRegistry
@@ -17,6 +19,10 @@ from tracelake.model.runtime import RuntimeRegistry
 BATCH = 1_000
 
 _LIMIT = "SELECT max_running FROM limits WHERE limit_key = $1"
+
+_FUNCTION_LIMITS = """
+    SELECT limit_key, max_running FROM limits
+    WHERE limit_key >= 'org-functions:' AND limit_key < 'org-functions;' AND max_running IS NOT NULL"""
 
 _SET_LIMIT = """
     INSERT INTO limits (limit_key, max_running) VALUES ($1, $2)
@@ -52,6 +58,30 @@ async def apply_quota(store: Store, org_id: UUID, quota: int, runtimes: RuntimeR
     async with store.transaction() as connection:
         await connection.execute(_SET_LIMIT, key, most)
         return await _wake(connection, {key: 0}, runtimes)
+
+
+async def apply_function_quotas(store: Store, quotas: Mapping[UUID, int], runtimes: RuntimeRegistry) -> int:
+    """From now on so many functions of each org run at most; 0 is no limit, as for orgs that are not named. Answers how
+    many tasks it woke."""
+    limits_by_quota = {functions_key(org_id): quota for org_id, quota in quotas.items() if quota}
+    async with store.connection() as connection:
+        current_limits = {row["limit_key"]: row["max_running"] for row in await connection.fetch(_FUNCTION_LIMITS)}
+    changed = {
+        key: most
+        for key in {*limits_by_quota, *current_limits}
+        if (most := limits_by_quota.get(key)) != current_limits.get(key)
+    }
+    if not changed:
+        return 0
+    async with store.transaction() as connection:
+        counters = await limits.lock(connection, {*changed, FUNCTIONS}, runtimes)
+        for key, most in changed.items():
+            await connection.execute(_SET_LIMIT, key, most)
+            counters[key].max_running = most
+        woken = await limits.hand_out_locked(connection, counters, runtimes)
+        if woken:
+            await task_rows.wake(connection, woken)
+    return len(woken)
 
 
 async def adopt_tasks(store: Store, org_id: UUID, runtimes: RuntimeRegistry) -> int:

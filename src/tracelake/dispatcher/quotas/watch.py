@@ -1,7 +1,7 @@
 """The loop that reads quotas and counts what orgs use.
 
-Counting goes along indexes and up to a bound; the longer it takes, the less often it is done. The quota of running
-tasks is applied here, and the weights are told to the queue.
+Counting goes along indexes and up to a bound; the longer it takes, the less often it is done. The quotas of running
+work are applied here, and the weights are told to the queue.
 """
 
 import time
@@ -71,15 +71,17 @@ class QuotaWatch:
             self._book.set_quotas(quotas)
             limited = await self._limited(connection, quotas)
         woken = await self._apply_running(limited)
+        functions = {org_id: self._book.of(org_id).running_functions for org_id in limited}
+        woken += await running.apply_function_quotas(self._store, functions, self._runtimes)
         await self._tell_weights()
         if time.monotonic() >= self._next_count:
             return await self._count() or bool(woken)
         return bool(woken)
 
     async def _limited(self, connection: Connection, quotas: Mapping[UUID, Quotas]) -> dict[UUID, int]:
-        """Orgs whose limit on running tasks has to be looked at, with the quota."""
+        """Orgs whose limits on running work have to be looked at, with the quota of running tasks."""
         orgs = set(quotas) | self._adopted
-        if self._book.defaults.running_tasks:
+        if self._book.defaults.running_tasks or self._book.defaults.running_functions:
             orgs |= {row["org_id"] for row in await connection.fetch(_ALL_ORGS)}
         return {org_id: self._book.of(org_id).running_tasks for org_id in orgs}
 

@@ -61,7 +61,7 @@ _TASKS = f"""
                         t.ready_at, t.claimed_at, t.finished_at) AS at,
                CASE WHEN {SILENT} THEN 'silent'
                     WHEN t.status = 'Running' THEN 'running'
-                    WHEN t.held AND t.held_by LIKE 'org:%' THEN 'at_quota' WHEN t.held THEN 'held'
+                    WHEN t.held AND t.held_by ~ '^org(-functions)?:' THEN 'at_quota' WHEN t.held THEN 'held'
                     WHEN t.status = 'Queued' THEN 'ready' WHEN t.next_retry_at IS NOT NULL THEN 'backing_off'
                     WHEN t.edge >= 0 AND t.unit_key LIKE 'c:%' AND t.revision_kind <> 'manual'
                         THEN 'holding'

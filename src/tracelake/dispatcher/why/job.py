@@ -5,6 +5,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.engine.limits import is_quota
 from tracelake.dispatcher.engine.pressure.levels import Level
 from tracelake.dispatcher.predicates import is_failed_for_good
 from tracelake.dispatcher.quotas.book import QuotaBook
@@ -15,7 +16,7 @@ from tracelake.dispatcher.why.answer import Reason, Step, answer, reason, retry_
 from tracelake.dispatcher.why.buffered import buffered_reasons
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.source import source_reasons
-from tracelake.dispatcher.why.stops import QUOTA_STEPS, limit_words, over_quota, paused, pressed
+from tracelake.dispatcher.why.stops import QUOTA_STEPS, find_limit, limit_words, over_quota, paused, pressed
 from tracelake.errors import TraceError
 from tracelake.wire.why import WhyReply
 
@@ -191,15 +192,16 @@ async def _join(connection: Connection, edges: list[asyncpg.Record]) -> list[Rea
 async def _tasks(connection: Connection, subject: Subject) -> list[Reason]:
     tasks = await facts.read_tasks(connection, subject.node_id)
     running = f"trace tasks --dag {subject.dag} --job {subject.job} --status Running"
+    see_running = (("see what runs", running),)
     reasons = []
     if row := tasks.get("failed"):  # what holds an input is named there
         steps = (("see them", _failed_tasks(subject)), *retry_or_skip(row["first"]))
         reasons.append(_of_tasks("tasks_failed", row, f"{_has(row)} failed for good{_first_error(row)}.", *steps))
-    held_codes = {"held": ("tasks_limited", (("see what runs", running),)), "at_quota": ("tasks_at_quota", QUOTA_STEPS)}
-    for state, (code, more) in held_codes.items():
+    for state in ("held", "at_quota"):
         if row := tasks.get(state):
-            limit = await connection.fetchrow(_LIMIT, row["held_by"])
-            place = limit_words(row["held_by"] or "", limit, subject.name)
+            key = await find_limit(connection, row["held_by"], subject.org_id)
+            place = limit_words(key, await connection.fetchrow(_LIMIT, key), subject.name)
+            code, more = ("tasks_at_quota", QUOTA_STEPS) if is_quota(key) else ("tasks_limited", see_running)
             reasons.append(_of_tasks(code, row, f"{_has(row)} to wait for a place under {place}.", *more))
     if row := tasks.get("backing_off"):
         themselves = "itself" if row["number"] == 1 else "themselves"

@@ -158,7 +158,7 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
             "Check the worker; when the lease expires, the run is restarted automatically.",
         ),
         "tasks_at_quota": (
-            "Tasks wait because the organisation has reached its quota of running tasks.",
+            "Tasks wait because the organisation has reached its quota of running tasks or functions.",
             "Wait, cancel less important tasks, or ask the platform's operator for a higher quota.",
         ),
         "tasks_backing_off": ("Tasks failed and are retried automatically.", "Wait, or look at the error."),

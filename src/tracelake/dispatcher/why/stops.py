@@ -1,7 +1,11 @@
 """What stops tasks from being made or from running: a pause, a full queue downstream, a quota, a limit."""
 
+from uuid import UUID
+
 import asyncpg
 
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.engine.limits import FUNCTIONS, functions_key
 from tracelake.dispatcher.quotas.book import Overuse
 from tracelake.dispatcher.views.pressure import Cause
 from tracelake.dispatcher.why.answer import Reason, Sentence, Step, reason
@@ -10,10 +14,26 @@ QUOTA_STEPS: tuple[Step, ...] = (("see all quotas", "trace quota"), ("see what r
 """About the quota of running tasks: its places may be taken by tasks of any job of the org."""
 
 
+_AT_QUOTA = "SELECT FROM limits WHERE limit_key = $1 AND used >= max_running"
+
+
+async def find_limit(connection: Connection, held_by: str | None, org_id: UUID) -> str:
+    """The key of the limit that keeps a held task: functions wait for their operator's also where the quota of their
+    org is what is full."""
+    key = functions_key(org_id)
+    if held_by == FUNCTIONS and await connection.fetchrow(_AT_QUOTA, key) is not None:
+        return key
+    return held_by or ""
+
+
 def limit_words(limit_key: str, limit: asyncpg.Record | None, job: str) -> str:
     """What a task waits for a place under: a limit of the job or its operator, or the quota of its org."""
     kind, _, rest = limit_key.partition(":")
-    names = {"operator": f"the limit of the operator {rest}", "org": "your organisation's quota of running tasks"}
+    names = {
+        "operator": f"the limit of the operator {rest}",
+        "org": "your organisation's quota of running tasks",
+        "org-functions": "your organisation's quota of running functions",
+    }
     used = "" if limit is None or limit["max_running"] is None else f" ({limit['used']} of {limit['max_running']})"
     return names.get(kind, f"the limit of {job}") + used
 

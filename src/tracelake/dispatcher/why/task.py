@@ -12,7 +12,7 @@ from tracelake.dispatcher.views.shared import HEARD_AT, SILENT
 from tracelake.dispatcher.views.words import counted, since, span, unit_words, waiting
 from tracelake.dispatcher.why import facts
 from tracelake.dispatcher.why.answer import Reason, answer, reason, retry_or_skip
-from tracelake.dispatcher.why.stops import QUOTA_STEPS, limit_words
+from tracelake.dispatcher.why.stops import QUOTA_STEPS, find_limit, limit_words
 from tracelake.errors import TraceError
 from tracelake.model.task import RevisionKind
 from tracelake.wire.why import WhyReply
@@ -34,9 +34,9 @@ _TASK = f"""
 # Limits of operators are shared by all orgs; only those of the caller's own are counted or named.
 _LIMIT = f"""
     SELECT l.max_running, l.used,
-           (SELECT count(*) FROM (SELECT FROM tasks h WHERE h.held AND h.held_by = l.limit_key AND h.org_id = $2
+           (SELECT count(*) FROM (SELECT FROM tasks h WHERE h.held AND h.held_by = $5 AND h.org_id = $2
                 AND (h.ready_at, h.task_id) < ($3, $4) LIMIT {CAP}) ahead) AS ahead,
-           (SELECT h.task_id FROM tasks h WHERE h.held AND h.held_by = l.limit_key AND h.org_id = $2
+           (SELECT h.task_id FROM tasks h WHERE h.held AND h.held_by = $5 AND h.org_id = $2
                 AND (h.ready_at, h.task_id) < ($3, $4) ORDER BY h.ready_at, h.task_id LIMIT 1) AS first
     FROM limits l WHERE l.limit_key = $1"""  # noqa: S608 - constants only
 
@@ -121,8 +121,8 @@ def _running(row: asyncpg.Record) -> Reason:
 
 
 async def _limited(connection: Connection, row: asyncpg.Record) -> Reason:
-    limit = await connection.fetchrow(_LIMIT, row["held_by"], row["org_id"], row["ready_at"], row["task_id"])
-    key: str = row["held_by"] or ""
+    key = await find_limit(connection, row["held_by"], row["org_id"])
+    limit = await connection.fetchrow(_LIMIT, key, row["org_id"], row["ready_at"], row["task_id"], row["held_by"])
     place = limit_words(key, limit, f"{row['dag_name']}/{row['name']}")
     ahead = 0 if limit is None else limit["ahead"]
     turn = f"{counted(ahead, 'task', most=CAP)} before it" if ahead else "it is next"

@@ -18,10 +18,11 @@ from tracelake.dispatcher.engine.calls.call import (
 )
 from tracelake.dispatcher.engine.calls.events import CommittedRevisions, new_events
 from tracelake.dispatcher.engine.file_publications import WHOLE, PublicationRequest, WaitingEvent, decode_unit
-from tracelake.dispatcher.engine.plan import WAKEUP, BatchRelease, Publication, StateChange, unit_of, wake_of
+from tracelake.dispatcher.engine.plan import BatchRelease, Publication, StateChange, unit_of
 from tracelake.errors import TraceError
 from tracelake.model import lifecycle
 from tracelake.model.job import Job, Storage
+from tracelake.model.runtime import RuntimeKind
 from tracelake.model.task import Outcome, Status, Task
 from tracelake.wire.task_calls import CompleteRequest
 from tracelake.wire.units import EventIn
@@ -45,6 +46,8 @@ class CompleteCall(AnnouncingCall[CompletionResult]):
     publications: Sequence[PublicationRequest] = ()
     objection: TraceError | None = None
     """Why the files of the attempt cannot be published. A repeated report is answered all the same."""
+    not_started: bool = False
+    """The Dispatcher says so itself, of an attempt that nobody took over: it costs none of the task's attempts."""
 
     @property
     def completing_attempt(self) -> int | None:
@@ -85,11 +88,12 @@ class CompleteCall(AnnouncingCall[CompletionResult]):
     def _end(self, locked: LockedTask, config: DispatcherConfig) -> Task | None:
         """Returns the task after this report; None if the attempt has reported before."""
         task, now, body = locked.task, locked.now, self.body
-        # Only what waits in a queue has a worker that may have to end. Of a task whose attempts have an end, `forgiven`
-        # counts exactly the stops.
+        # What a Dispatcher runs itself has no worker that may have to end. Of a task whose attempts have an end,
+        # `forgiven` counts exactly the attempts that cost none.
+        runtime = config.runtimes.get(locked.job.runtime)
         stopped = (
             body.error_code == "worker_stopping"
-            and wake_of(config.runtimes, locked.job.runtime).kind == WAKEUP
+            and (runtime is None or runtime.kind is not RuntimeKind.IN_PROCESS)
             and (task.max_attempts is None or task.forgiven < FREE_STOPS)
         )
         return lifecycle.complete(
@@ -100,8 +104,8 @@ class CompleteCall(AnnouncingCall[CompletionResult]):
             status=Outcome(body.status),
             retryable=body.retryable,
             error=body.error_message,
-            retry=lifecycle.next_retry(task, now, config.retry, stopped=stopped),
-            stopped=stopped,
+            retry=lifecycle.next_retry(task, now, config.retry, stopped=stopped, not_started=self.not_started),
+            stopped=stopped or self.not_started,
         )
 
 
