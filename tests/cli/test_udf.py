@@ -95,7 +95,8 @@ def offer(api: FakeApi, uploads: _Uploads) -> None:
     api.answers[f"POST {PATH}/finalize"] = finalized
 
 
-@pytest.mark.parametrize("language", ["python", "node", "rust"])
+# A function in Rust is built with the crates of its SDK, which takes a minute of CPU time.
+@pytest.mark.parametrize("language", ["python", "node", pytest.param("rust", marks=pytest.mark.system)])
 def test_the_test_of_a_new_function_passes(trace: Trace, tmp_path: Path, language: str) -> None:
     directory = tmp_path / "made"
     assert trace("udf", "new", "--language", language, str(directory)).status == 0
@@ -106,19 +107,19 @@ def test_the_test_of_a_new_function_passes(trace: Trace, tmp_path: Path, languag
         pytest.skip(f"this machine has no {program}, or one that does not start for this user")
     offline = ["--offline"] if program == "cargo" else []
     ended = subprocess.run(
-        [program, *arguments, *offline], cwd=directory, capture_output=True, timeout=120, check=False
+        [program, *arguments, *offline], cwd=directory, capture_output=True, timeout=600, check=False
     )
+    if offline and b"--offline" in ended.stderr and b"no matching package" in ended.stderr:
+        pytest.skip("cargo has not fetched the crates of the SDK on this machine, and tests do not use its registry")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     if language == "rust":
         build = ["cargo", "build", *offline]
-        subprocess.run(build, cwd=directory, capture_output=True, timeout=300, check=True)
+        subprocess.run(build, cwd=directory, capture_output=True, timeout=600, check=True)
         shutil.copy(directory / "target" / "debug" / "bootstrap", directory)
     trial = trace("udf", "test", str(directory), "--json")
     assert trial.status == 0, trial
     report = json.loads(trial.out)
     assert (report["problems"], report["refused"]) == ([], [])
-    if language == "rust":
-        return  # it only answers so far
     (output,) = report["outputs"]
     assert (output["name"], [row["block_number"] for row in output["first_rows"]]) == ("busy_blocks", [101, 103])
     again = trace("udf", "new", "--language", language, str(directory))

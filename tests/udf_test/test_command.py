@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Ended, Trace
+from tests.support.rust_program import write_rust_program
 from tracelake.udf_test import trial
 
 PROJECT = 'language = "python"\nentrypoint = "main.handle"\nleave_out = ["sample"]\n'
@@ -251,6 +252,28 @@ def test_nothing_runs_on_a_machine_that_does_not_isolate(
     assert ended.status != 0
     assert "user namespaces are switched off" in ended.err
     assert not mark.exists()
+
+
+def test_a_function_in_rust(trace: Trace, tmp_path: Path) -> None:
+    steps = [
+        {"call": "copy", "arguments": {"sql": "SELECT block_number FROM blocks", "key": "block_number"}},
+        {"call": "put", "arguments": {"location": "a", "data": "hello"}},
+        {"call": "heartbeat", "arguments": {}},
+    ]
+    event = tmp_path / "event.json"
+    event.write_text(json.dumps({"config": {"steps": steps}}))
+    function = write(
+        tmp_path / "f", "", project='language = "rust"\nleave_out = ["sample", "main.py"]\n', sample=SAMPLE
+    )
+    assert "(archive_empty). Build it first: cargo build" in trace("udf", "test", str(function)).err
+    write_rust_program(function)
+    told = report(trace("udf", "test", str(function), "--event", str(event), "--json"))
+    assert told["completed"], told
+    assert told["outputs"][0]["first_rows"] == [{"block_number": number} for number in (7, 8, 9)]
+    assert (len(told["files"]), told["heartbeats"]) == (1, 1)
+    event.write_text(json.dumps({"config": {"steps": [{"call": "fail_for_good", "arguments": {"text": "no"}}]}}))
+    told = report(trace("udf", "test", str(function), "--event", str(event), "--json"))
+    assert (told["completed"], told["retryable"], told["error"]["message"]) == (False, False, "no"), told
 
 
 def test_archives_and_real_events(trace: Trace, tmp_path: Path) -> None:

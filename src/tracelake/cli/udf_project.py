@@ -66,7 +66,7 @@ def build_project(directory: Path) -> tuple[bytes, list[str], FunctionProject]:
             directory, ArchiveLimits(), leave_out=frozenset(project.leave_out) | {PROJECT_FILE}
         )
     except ArchiveRefusal as refusal:
-        raise click.ClickException(f"{refusal} ({refusal.code}).") from None
+        raise _explain(refusal, project) from None
     for warning in _check(archive, project):
         click.echo(f"note: {warning.entry}: {warning.message}", err=True)
     return archive, names, project
@@ -78,12 +78,13 @@ def _check(archive: bytes, project: FunctionProject) -> list[BundleWarning]:
         entries = read_archive(archive, ArchiveLimits())
         return check_entrypoint(archive, entries, project.language, project.entrypoint)
     except ArchiveRefusal as refusal:
-        hint = (
-            f" Build it first: {RUST_BUILD}"
-            if refusal.code == "entrypoint_missing" and project.language == "rust"
-            else ""
-        )
-        raise click.ClickException(f"{refusal} ({refusal.code}).{hint}") from None
+        raise _explain(refusal, project) from None
+
+
+def _explain(refusal: ArchiveRefusal, project: FunctionProject) -> click.ClickException:
+    unbuilt = project.language == "rust" and refusal.code in ("archive_empty", "entrypoint_missing")
+    hint = f" Build it first: {RUST_BUILD}" if unbuilt else ""
+    return click.ClickException(f"{refusal} ({refusal.code}).{hint}")
 
 
 def read_project(directory: Path) -> FunctionProject:

@@ -5,6 +5,7 @@ from platform import machine
 
 from tracelake import runner
 from tracelake.bundles.entrypoint import Language
+from tracelake.runner.rust_sdk_files import VENDOR, read_rust_sdk
 
 PROJECT_FILE = "trace-udf.toml"
 """What `trace udf build` and `push` know of a directory. It is not part of the bundle."""
@@ -164,7 +165,7 @@ _TSCONFIG = """{
 """
 _NODE_TYPES = Path(runner.__file__).with_name("node_sdk") / "index.d.ts"
 """A part of the package; a project has a copy, since there need not be a registry."""
-_CARGO = """[package]
+_CARGO = f"""[package]
 name = "function"
 version = "0.1.0"
 edition = "2021"
@@ -173,108 +174,49 @@ edition = "2021"
 name = "bootstrap"
 path = "src/main.rs"
 
+[dependencies]
+serde_json = "1"
+# In the sandbox of a runner all addresses are http; on AWS Lambda, leave out `default-features`.
+tracelake-sdk = {{ path = "{VENDOR}", default-features = false }}
+
 [profile.release]
 opt-level = "s"
 strip = true
 """
 _RUST_MAIN = r"""//! A function of Trace: it is called once for each task of its job.
 //!
-//! `main` speaks the Lambda Runtime API, with the standard library alone. `handler` is yours.
+//! It reads the blocks of the task and publishes the busy ones: those that used at least `least_gas` of gas.
 
-use std::env;
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use serde_json::{json, Value};
+use tracelake_sdk::{run, Error, FunctionTask, Query};
 
-/// `event` is the task as JSON: task_id, attempt, config, inputs, outputs. The result is JSON too.
-fn handler(event: &str) -> Result<String, String> {
-    println!("an event of {} bytes", event.len());
-    Ok("{}".to_string())
+const QUERY: &str = "SELECT block_number, gas_used FROM blocks WHERE gas_used >= $least_gas ORDER BY block_number";
+
+fn find_busy_blocks(task: &FunctionTask) -> Result<(), Error> {
+    let rows = task.query(Query::new(QUERY).bind("least_gas", least_gas(&task.config)))?;
+    // The key follows from the data: a task that is tried again publishes the same rows.
+    let count = task.publish(&rows, &["block_number"])?;
+    task.log_with("info", "found busy blocks", json!({"blocks": count}));
+    Ok(())
+}
+
+fn least_gas(config: &Value) -> i64 {
+    config["least_gas"].as_i64().unwrap_or(15_000_000)
 }
 
 fn main() {
-    let api = env::var("AWS_LAMBDA_RUNTIME_API").expect("AWS_LAMBDA_RUNTIME_API is not set");
-    loop {
-        let next = call(&api, "GET", "/2018-06-01/runtime/invocation/next", "").expect("no next invocation");
-        let id = next.header("lambda-runtime-aws-request-id").expect("an invocation without an id");
-        let (kind, body) = match handler(&next.body) {
-            Ok(result) => ("response", result),
-            Err(message) => ("error", error_body(&message)),
-        };
-        let path = format!("/2018-06-01/runtime/invocation/{id}/{kind}");
-        call(&api, "POST", &path, &body).expect("the result was not taken");
-    }
+    run(find_busy_blocks)
 }
 
-fn error_body(message: &str) -> String {
-    let text: String = message.chars().flat_map(|letter| match letter {
-        '"' | '\\' => vec!['\\', letter],
-        letter if letter.is_control() => vec![' '],
-        letter => vec![letter],
-    }).collect();
-    format!("{{\"errorType\": \"HandlerError\", \"errorMessage\": \"{text}\"}}")
-}
-
-struct Reply {
-    head: String,
-    body: String,
-}
-
-impl Reply {
-    fn header(&self, name: &str) -> Option<String> {
-        self.head.lines().filter_map(|line| line.split_once(':'))
-            .find(|(key, _)| key.trim().eq_ignore_ascii_case(name))
-            .map(|(_, value)| value.trim().to_string())
-    }
-}
-
-fn call(api: &str, method: &str, path: &str, body: &str) -> std::io::Result<Reply> {
-    let mut stream = TcpStream::connect(api)?;
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: {api}\r\nconnection: close");
-    write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len())?;
-    read_reply(&mut stream)
-}
-
-fn read_reply(stream: &mut impl Read) -> std::io::Result<Reply> {
-    let mut data = Vec::new();
-    let mut piece = [0; 65536];
-    loop {
-        let text = String::from_utf8_lossy(&data);
-        if let Some((head, rest)) = text.split_once("\r\n\r\n") {
-            let reply = Reply { head: head.to_string(), body: rest.to_string() };
-            let size = reply.header("content-length").and_then(|value| value.parse::<usize>().ok());
-            if size.is_some_and(|size| data.len() >= head.len() + 4 + size) {
-                return Ok(reply);
-            }
-        }
-        let count = stream.read(&mut piece)?;
-        if count == 0 {
-            let text = String::from_utf8_lossy(&data).to_string();
-            let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-            return Ok(Reply { head: head.to_string(), body: body.to_string() });
-        }
-        data.extend_from_slice(&piece[..count]);
-    }
-}
-
+// `trace udf test` runs the whole function in its sandbox, with real SQL over the files in `sample`.
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn it_completes() {
-        assert_eq!(handler("{\"task_id\": \"t\", \"inputs\": []}"), Ok("{}".to_string()));
-    }
-
-    #[test]
-    fn a_reply_has_its_headers_and_its_body() {
-        let mut text = "HTTP/1.1 200 OK\r\nLambda-Runtime-Aws-Request-Id: 7\r\ncontent-length: 2\r\n\r\n{}".as_bytes();
-        let reply = read_reply(&mut text).unwrap();
-        assert_eq!((reply.header("lambda-runtime-aws-request-id"), reply.body.as_str()), (Some("7".to_string()), "{}"));
-    }
-
-    #[test]
-    fn an_error_is_json() {
-        assert!(error_body("a \"b\" \\ \n").ends_with("\"a \\\"b\\\" \\\\  \"}"));
+    fn the_limit_comes_from_the_config() {
+        assert_eq!(least_gas(&json!({"least_gas": 20})), 20);
+        assert_eq!(least_gas(&json!({})), 15_000_000);
     }
 }
 """
@@ -303,11 +245,13 @@ TEMPLATES: dict[Language, dict[str, str]] = {
     },
     "rust": {
         PROJECT_FILE: 'language = "rust"\n'
-        f'leave_out = ["src", "tests", "sample", "target", "Cargo.toml", "Cargo.lock", ".gitignore"]\n{_TEST_SECTION}',
+        'leave_out = ["src", "tests", "sample", "target", "vendor", "Cargo.toml", "Cargo.lock", ".gitignore"]\n'
+        f"{_TEST_SECTION}",
         "Cargo.toml": _CARGO,
         "src/main.rs": _RUST_MAIN,
         "sample/blocks.csv": _SAMPLE,
         ".gitignore": "target/\nbootstrap\n",
+        **{f"{VENDOR}/{name}": text for name, text in read_rust_sdk().items()},
     },
 }
 TESTS: dict[Language, str] = {
