@@ -48,7 +48,9 @@ async function run(vector) {
     if (typeof text === "object" && hasOnly(text, "base64")) data = Buffer.from(text.base64, "base64");
     return { status: reply.status, headers: reply.headers ?? {}, body: data };
   };
-  const task = new FunctionTask({ ...shared.event, ...vector.event }, shared.environment, exchange, () => now, async () => {});
+  const variables = Object.entries({ ...shared.environment, ...vector.environment });
+  const environment = Object.fromEntries(variables.filter(([, value]) => value !== null));
+  const task = new FunctionTask({ ...shared.event, ...vector.event }, environment, exchange, () => now, async () => {});
   const steps = [];
   for (const step of vector.steps) {
     now = step.now ?? now;

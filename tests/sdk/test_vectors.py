@@ -64,11 +64,11 @@ def test_signatures_are_those_of_botocore() -> None:
 
 def _sign(auth: Any, request_type: Any, credentials_type: Any, request: Any) -> Any:
     headers = request["headers"]
-    key = headers["authorization"].partition("Credential=")[2].partition("/")[0]
+    key, _, region, *_ = headers["authorization"].partition("Credential=")[2].split("/")
     credentials = credentials_type(key, f"secret/{key.removeprefix('KEY')}", headers["x-amz-security-token"])
     ours = request_type(request["method"], request["url"], data=request["body"].encode())
     ours.context["payload_signing_enabled"] = True
-    signer = auth.S3SigV4Auth(credentials, "s3", "us-east-1")
+    signer = auth.S3SigV4Auth(credentials, "s3", region)
     moment = datetime.strptime(headers["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     ours.context["timestamp"] = headers["x-amz-date"]
     ours.headers["x-amz-content-sha256"] = headers["x-amz-content-sha256"]

@@ -64,8 +64,10 @@ def run(vector: dict[str, Any]) -> list[dict[str, Any]]:
     shared = json.loads((DIRECTORY / SHARED).read_text())
     now = vector["now"]
     exchange = RecordedExchange()
+    variables = shared["environment"] | vector.get("environment", {})
+    environment = {name: value for name, value in variables.items() if value is not None}
     task = FunctionTask(
-        shared["event"] | vector.get("event", {}), shared["environment"], exchange, lambda: now, lambda _seconds: None
+        shared["event"] | vector.get("event", {}), environment, exchange, lambda: now, lambda _seconds: None
     )
     steps = []
     for step in vector["steps"]:

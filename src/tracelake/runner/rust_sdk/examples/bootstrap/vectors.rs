@@ -81,7 +81,10 @@ fn run(shared: &Value, vector: &Value) -> Vec<String> {
     let mut event = shared["event"].as_object().unwrap().clone();
     event.extend(vector["event"].as_object().cloned().unwrap_or_default());
     let recording = Arc::new(Mutex::new(Recording { now: vector["now"].as_f64().unwrap(), ..Recording::default() }));
-    let environment = |name: &str| shared["environment"][name].as_str().map(str::to_string);
+    let environment = |name: &str| {
+        let value = vector["environment"].get(name).unwrap_or(&shared["environment"][name]);
+        value.as_str().map(str::to_string)
+    };
     let services = Box::new(RecordedServices(recording.clone()));
     let task = FunctionTask::new(&event.into(), environment, Some(services)).expect("a task");
     let mut problems = Vec::new();
