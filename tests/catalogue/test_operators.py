@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from tracelake.catalogue import (
     CATALOGUE,
@@ -21,6 +23,7 @@ from tracelake.errors import TraceError
 from tracelake.spark import chain_checks
 from tracelake.spark.evm.tables import SCHEMAS
 from tracelake.spark.operators import OPERATORS as SPARK_OPERATORS
+from tracelake.spark.reader import signed
 
 
 def test_names_are_their_keys_and_every_operator_has_a_summary() -> None:
@@ -189,5 +192,11 @@ def test_nothing_but_job_invalid(operator: str, config: dict[str, Any]) -> None:
 
 
 def test_known_columns_are_those_that_are_written() -> None:
-    assert {name: tuple(schema.names) for name, schema in SCHEMAS.items()} == EVM_COLUMNS
-    assert tuple(chain_checks.FINDINGS.names) == FINDING_COLUMNS
+    declared = {name: [(column.name, column.type) for column in columns] for name, columns in EVM_COLUMNS.items()}
+    assert {name: _as_queries_see(schema) for name, schema in SCHEMAS.items()} == declared
+    findings = [(column.name, column.type) for column in FINDING_COLUMNS.columns]
+    assert _as_queries_see(chain_checks.FINDINGS) == findings
+
+
+def _as_queries_see(schema: pa.Schema) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in from_arrow_schema(signed(schema)).fields]

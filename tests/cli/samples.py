@@ -19,11 +19,14 @@ from tracelake.wire.dags import (
 )
 from tracelake.wire.datasets import (
     ConsumerRow,
+    DatasetColumnRow,
+    DatasetContent,
     DatasetDetail,
     DatasetRow,
     DatasetsReply,
     EventRow,
     EventsPage,
+    GapRow,
     GenerationRow,
     InvalidationRow,
     LineageEdge,
@@ -301,6 +304,20 @@ def dataset_row(**changes: Any) -> DatasetRow:
 def dataset(**changes: Any) -> DatasetDetail:
     return DatasetDetail(
         dataset=dataset_row(**changes),
+        description="Prices of pools.",
+        owner="data team",
+        columns=[DatasetColumnRow(name="price", type="double", nullable=False, description="In dollars.")],
+        columns_complete=True,
+        content=DatasetContent(
+            units=100,
+            rows=12_345,
+            bytes=3_500_000,
+            first_block=1000,
+            last_block=2009,
+            gap_count=1,
+            gaps=[GapRow(start=1500, end=1509)],
+            committed_at=EARLIER,
+        ),
         schema={"columns": [{"name": "price", "type": "float64", "nullable": False}], "unique": ["price"]},
         generations=[
             GenerationRow(

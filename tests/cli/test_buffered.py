@@ -9,9 +9,12 @@ from tests.cli import samples
 from tests.cli.conftest import Trace
 from tests.cli.fake_api import FakeApi
 from tests.cli.samples import uuid
+from tracelake.catalogue.tables import type_text
+from tracelake.model.dag import Schema
 from tracelake.wire.datasets import (
     BufferedTableRow,
     CommitBatch,
+    DatasetColumnRow,
     DatasetDetail,
     DatasetsReply,
     EventsPage,
@@ -61,7 +64,11 @@ def row(**changes: Any) -> Any:
 
 def detail(table: BufferedTableRow | None = TABLE, **changes: Any) -> DatasetDetail:
     known = samples.dataset()
-    return msgspec.structs.replace(known, dataset=row(**changes), table=table, schema=SCHEMA)
+    columns = [
+        DatasetColumnRow(name=column.name, type=type_text(column), nullable=column.nullable)
+        for column in msgspec.convert(SCHEMA, Schema).columns
+    ]
+    return msgspec.structs.replace(known, dataset=row(**changes), table=table, schema=SCHEMA, columns=columns)
 
 
 def batch(number: int, job: str = "by_token", attempt: int = 1) -> CommitBatch:

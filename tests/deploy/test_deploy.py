@@ -13,12 +13,11 @@ from tests.bundles.uploading import push
 from tests.deploy.support import Text, chain, dataset, everything, say
 from tests.support.dags import ORG, activate, actor, deploy, edge, job, output
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dag import KnownBundle
+from tracelake.dag import KnownBundle, TypedDag
 from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.deploy.registry import Datasets
 from tracelake.errors import TraceError
-from tracelake.model.dag import Dag
 from tracelake.wire.dags import ActivateRequest, DeployReply
 
 
@@ -298,7 +297,7 @@ class Overtaken(Deployments):
         datasets: Datasets,
         bundles: Mapping[str, KnownBundle],
         taken: Mapping[str, str] = MappingProxyType({}),
-    ) -> Dag:
+    ) -> TypedDag:
         document = await super()._read(org, dag, text, datasets, bundles, taken)
         if self.other is not None:
             other, self.other = self.other, None

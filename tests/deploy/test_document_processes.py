@@ -14,10 +14,10 @@ import pytest
 from tests.dag.support import GOOD, HEAD, SURROUNDINGS, TICK
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.adapters.document_processes import DocumentProcesses
-from tracelake.dag import DagInvalidError, Surroundings, canonical, document_hash, read_dag
+from tracelake.dag import DagInvalidError, Surroundings, TypedDag, canonical, document_hash, read_dag, read_typed_dag
 from tracelake.dispatcher.audit import Actor
 from tracelake.errors import TraceError
-from tracelake.model.dag import Dag, Problem
+from tracelake.model.dag import Problem
 
 FULL = Path(__file__).parent.parent / "dag" / "full.yaml"
 
@@ -53,9 +53,9 @@ def test_what_comes_back_is_what_reading_here_gives() -> None:
     text = FULL.read_bytes()
 
     async def work(reader: DocumentProcesses) -> None:
-        ours, theirs = read_dag(text, SURROUNDINGS), await reader.read(text, SURROUNDINGS)
+        ours, theirs = read_typed_dag(text, SURROUNDINGS), await reader.read(text, SURROUNDINGS)
         assert theirs == ours
-        assert (canonical(theirs), document_hash(theirs)) == (canonical(ours), document_hash(ours))
+        assert (canonical(theirs.dag), document_hash(theirs.dag)) == (canonical(ours.dag), document_hash(ours.dag))
         with pytest.raises(DagInvalidError) as refused:
             await reader.read(b"name: d\njobs: 7\n", SURROUNDINGS)
         with pytest.raises(DagInvalidError) as here:
@@ -89,7 +89,7 @@ def test_a_process_that_died_is_replaced() -> None:
         await reader.read(GOOD.encode(), SURROUNDINGS)
         (pid,) = children() - before
         os.kill(pid, signal.SIGKILL)
-        assert (await reader.read(GOOD.encode(), SURROUNDINGS)).name == "d"
+        assert (await reader.read(GOOD.encode(), SURROUNDINGS)).dag.name == "d"
         assert pid not in children()
 
     run(work)
@@ -108,7 +108,7 @@ def test_what_costs_too_much_is_refused_and_the_next_document_is_read() -> None:
         with pytest.raises(TraceError) as costly:
             await reader.read((HEAD + TICK + jobs).encode(), SURROUNDINGS)
         assert costly.value.code == "document_too_costly"
-        assert (await reader.read(GOOD.encode(), SURROUNDINGS)).name == "d"
+        assert (await reader.read(GOOD.encode(), SURROUNDINGS)).dag.name == "d"
 
     run(work, seconds=0.5)
 
@@ -132,11 +132,11 @@ class GatedDocuments:
         self.open = asyncio.Event()
         self.reading = 0
 
-    async def read(self, text: bytes, surroundings: Surroundings) -> Dag:
+    async def read(self, text: bytes, surroundings: Surroundings) -> TypedDag:
         self.reading += 1
         if b"slow" in text:
             await self.open.wait()
-        return read_dag(text, surroundings)
+        return read_typed_dag(text, surroundings)
 
 
 @asynccontextmanager

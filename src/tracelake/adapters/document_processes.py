@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from tracelake.dag import DagInvalidError, Surroundings
+from tracelake.dag import DagInvalidError, Surroundings, TypedDag
 from tracelake.dag.child import (
     ENCODER,
     REPLIES,
@@ -28,7 +28,7 @@ from tracelake.limited_processes.pool import (
     OverLimitError,
     ProcessLostError,
 )
-from tracelake.model.dag import Dag, Problem
+from tracelake.model.dag import Problem
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class DocumentProcesses:
         self._seconds = seconds
         self._processes = LimitedProcesses("tracelake.dag.child", processes, seconds=seconds, memory_bytes=memory_bytes)
 
-    async def read(self, text: bytes, surroundings: Surroundings) -> Dag:
+    async def read(self, text: bytes, surroundings: Surroundings) -> TypedDag:
         """Raises DagInvalidError."""
         reply = await self._ask(ReadRequest(text, surroundings))
         if isinstance(reply, ProblemsReply):

@@ -65,7 +65,9 @@ def read_config(operator: str, config: dict[str, Any]) -> OperatorConfig:
 
 
 def _field_refused(operator: str, error: ConfigFieldError) -> TraceError:
-    details = {"suggestion": error.suggestion} if error.suggestion else {}
+    details: dict[str, Any] = {"suggestion": error.suggestion} if error.suggestion else {}
+    if error.offset is not None:
+        details["offset"] = error.offset
     message = f"The config of {operator} is not valid: {error}."
     return TraceError("job_invalid", message, field=f"config.{error.field}", **details)
 

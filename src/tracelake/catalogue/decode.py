@@ -6,7 +6,9 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from tracelake.catalogue.abi import AbiType, Array, Bytes, Event, EventParameter, Plain, Tuple, parse_event, read_event
-from tracelake.catalogue.spec import WORKERS, OperatorConfig, OperatorSpec, Writes
+from tracelake.catalogue.spec import WORKERS, JobInput, OperatorConfig, OperatorSpec, ResultColumns, Writes
+from tracelake.catalogue.sql.columns.types import parse_type
+from tracelake.model.columns import UNKNOWN_COLUMNS, DatasetColumn, DatasetColumns
 
 BUILT_IN = {
     "erc20.Transfer": "Transfer(address indexed from, address indexed to, uint256 value)",
@@ -61,12 +63,20 @@ class DecodeLogsConfig(OperatorConfig, frozen=True, kw_only=True):
     def writes(self) -> Writes:
         return Writes(2, 2, "keep_other: true", "keep_other") if self.keep_other else Writes(2)
 
-    def columns(self, output_index: int) -> tuple[str, ...] | None:
-        """The columns of the decoded logs. The other output has the columns of the input."""
+    def result(self, output_index: int, inputs: Sequence[JobInput]) -> ResultColumns | None:
+        """Output 0: columns of the logs, as the input has them, then those of the events. Output 1: the logs, and why
+        each is there."""
+        logs = inputs[0].columns if inputs else UNKNOWN_COLUMNS
+        own: Sequence[tuple[str, str]]
         if output_index:
-            return None
-        own = all_columns(self.read_events()) if self.events else TRANSFER_COLUMNS
-        return tuple(dict.fromkeys((*COMMON_COLUMNS, *(name for name, _ in own))))
+            log_columns, own = logs.columns, [("reason", "string"), ("detail", "string")]
+        else:
+            names = COMMON_COLUMNS if self.events else tuple(name for name in COMMON_COLUMNS if name != "address")
+            by_name = {column.name: column for column in logs.columns}
+            log_columns = tuple(by_name[name] for name in names if name in by_name)
+            own = [("event", "string"), *all_columns(self.read_events())] if self.events else TRANSFER_COLUMNS
+        own_columns = tuple(DatasetColumn(name=name, type=str(parse_type(kind))) for name, kind in own)
+        return ResultColumns(DatasetColumns(columns=(*log_columns, *own_columns), complete=logs.complete))
 
     def read_events(self) -> list[Event]:
         return [_read(each) for each in self.events]

@@ -1,32 +1,82 @@
 """Configs of the operators that read EVM chains."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from tracelake.catalogue.spec import WORKERS, ConfigFieldError, OperatorConfig, OperatorSpec, Writes
+from tracelake.catalogue.spec import (
+    WORKERS,
+    ConfigFieldError,
+    JobInput,
+    OperatorConfig,
+    OperatorSpec,
+    ResultColumns,
+    Writes,
+)
+from tracelake.model.columns import DatasetColumn, DatasetColumns
 
 EvmTable = Literal["blocks", "transactions", "logs"]
 EVM_TABLES: tuple[EvmTable, ...] = ("blocks", "transactions", "logs")
-EVM_COLUMNS: dict[EvmTable, tuple[str, ...]] = {
+_BYTES, _NUMBER, _LARGE = "binary", "bigint", "decimal(20,0)"
+
+
+def _column(name: str, kind: str, description: str, *, nullable: bool = False) -> DatasetColumn:
+    return DatasetColumn(name=name, type=kind, nullable=nullable, description=description)
+
+
+EVM_COLUMNS: dict[EvmTable, tuple[DatasetColumn, ...]] = {
     "blocks": (
-        "block_hash", "parent_hash", "author", "block_number", "gas_used", "extra_data", "timestamp",
-        "base_fee_per_gas", "chain_id",
+        _column("block_hash", _BYTES, "Hash of the block."),
+        _column("parent_hash", _BYTES, "Hash of the block before it."),
+        _column("author", _BYTES, "Address that received the reward.", nullable=True),
+        _column("block_number", _NUMBER, "Number of the block."),
+        _column("gas_used", _LARGE, "Gas of all its transactions.", nullable=True),
+        _column("extra_data", _BYTES, "Free bytes of its author.", nullable=True),
+        _column("timestamp", _NUMBER, "Seconds since 1970, UTC."),
+        _column("base_fee_per_gas", _LARGE, "Wei; null before EIP-1559.", nullable=True),
+        _column("chain_id", _LARGE, "Id of the chain."),
     ),
     "transactions": (
-        "block_number", "transaction_index", "transaction_hash", "nonce", "from_address", "to_address", "value_binary",
-        "value_string", "value_f64", "input", "gas_limit", "gas_used", "gas_price", "transaction_type",
-        "max_priority_fee_per_gas", "max_fee_per_gas", "success", "n_input_bytes", "n_input_zero_bytes",
-        "n_input_nonzero_bytes", "chain_id",
+        _column("block_number", _NUMBER, "Number of its block."),
+        _column("transaction_index", _LARGE, "Place in the block, from 0."),
+        _column("transaction_hash", _BYTES, "Hash of the transaction."),
+        _column("nonce", _LARGE, "Number of the sender's transactions before it.", nullable=True),
+        _column("from_address", _BYTES, "Sender.", nullable=True),
+        _column("to_address", _BYTES, "Receiver; null if it makes a contract.", nullable=True),
+        _column("value_binary", _BYTES, "Wei, as 32 bytes.", nullable=True),
+        _column("value_string", "string", "Wei, as decimal text.", nullable=True),
+        _column("value_f64", "double", "Wei, rounded.", nullable=True),
+        _column("input", _BYTES, "Data of the call.", nullable=True),
+        _column("gas_limit", _LARGE, "Most gas it may use.", nullable=True),
+        _column("gas_used", _LARGE, "Gas it used.", nullable=True),
+        _column("gas_price", _LARGE, "Wei for each gas.", nullable=True),
+        _column("transaction_type", _NUMBER, "Type of EIP-2718.", nullable=True),
+        _column("max_priority_fee_per_gas", _LARGE, "Wei; null before EIP-1559.", nullable=True),
+        _column("max_fee_per_gas", _LARGE, "Wei; null before EIP-1559.", nullable=True),
+        _column("success", "boolean", "False if it was reverted.", nullable=True),
+        _column("n_input_bytes", _NUMBER, "Bytes of `input`.", nullable=True),
+        _column("n_input_zero_bytes", _NUMBER, "Those that are zero.", nullable=True),
+        _column("n_input_nonzero_bytes", _NUMBER, "Those that are not.", nullable=True),
+        _column("chain_id", _LARGE, "Id of the chain."),
     ),
     "logs": (
-        "block_number", "transaction_index", "log_index", "transaction_hash", "address", "topic0", "topic1", "topic2",
-        "topic3", "data", "chain_id",
+        _column("block_number", _NUMBER, "Number of its block."),
+        _column("transaction_index", _NUMBER, "Place of its transaction in the block."),
+        _column("log_index", _NUMBER, "Place in the block, from 0."),
+        _column("transaction_hash", _BYTES, "Hash of its transaction."),
+        _column("address", _BYTES, "Contract that emitted it."),
+        _column("topic0", _BYTES, "Hash of the event's signature.", nullable=True),
+        _column("topic1", _BYTES, "First indexed parameter.", nullable=True),
+        _column("topic2", _BYTES, "Second indexed parameter.", nullable=True),
+        _column("topic3", _BYTES, "Third indexed parameter.", nullable=True),
+        _column("data", _BYTES, "Parameters that are not indexed.", nullable=True),
+        _column("chain_id", _LARGE, "Id of the chain."),
     ),
-}  # fmt: skip
-"""The columns of each table, which filters of inputs may name."""
+}
+"""The columns of each table as queries see them: Spark reads unsigned numbers as the next larger type."""
 _RPC_NAME = re.compile("[a-z][a-z0-9_]{0,62}")
 
 
@@ -60,8 +110,10 @@ class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
         if len(set(self.tables)) != len(self.tables):
             raise ValueError("`tables` names a table twice")
 
-    def columns(self, output_index: int) -> tuple[str, ...] | None:
-        return EVM_COLUMNS[self.tables[output_index]] if output_index < len(self.tables) else None
+    def result(self, output_index: int, inputs: Sequence[JobInput]) -> ResultColumns | None:  # noqa: ARG002
+        if output_index >= len(self.tables):
+            return None
+        return ResultColumns(DatasetColumns(columns=EVM_COLUMNS[self.tables[output_index]]))
 
     def writes(self) -> Writes:
         chosen_tables = self.tables != EVM_TABLES

@@ -1,10 +1,21 @@
 """The config of `integrity_check`."""
 
+from collections.abc import Sequence
 from typing import Literal
 
-from tracelake.catalogue.spec import WORKERS, OperatorConfig, OperatorSpec, Writes
+from tracelake.catalogue.spec import WORKERS, JobInput, OperatorConfig, OperatorSpec, ResultColumns, Writes
+from tracelake.model.columns import DatasetColumn, DatasetColumns
 
-FINDING_COLUMNS = ("check", "block_number", "severity", "expected", "found", "detail")
+FINDING_COLUMNS = DatasetColumns(
+    columns=(
+        DatasetColumn(name="check", type="string", description="The check that found it."),
+        DatasetColumn(name="block_number", type="bigint", description="The block."),
+        DatasetColumn(name="severity", type="string", description="`error` or `warning`."),
+        DatasetColumn(name="expected", type="string", description="What the check expected."),
+        DatasetColumn(name="found", type="string", description="What it found."),
+        DatasetColumn(name="detail", type="string", description="The finding in words."),
+    )
+)
 
 
 class IntegrityCheckConfig(OperatorConfig, frozen=True, kw_only=True):
@@ -14,8 +25,8 @@ class IntegrityCheckConfig(OperatorConfig, frozen=True, kw_only=True):
     def writes(self) -> Writes:
         return Writes(1)
 
-    def columns(self, output_index: int) -> tuple[str, ...]:  # noqa: ARG002 - there is one output
-        return FINDING_COLUMNS
+    def result(self, output_index: int, inputs: Sequence[JobInput]) -> ResultColumns:  # noqa: ARG002
+        return ResultColumns(FINDING_COLUMNS)
 
 
 SPEC = OperatorSpec(

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from tracelake.model.columns import UNKNOWN_COLUMNS, DatasetColumns
 from tracelake.model.runtime import DISPATCHER, LAMBDA
 
 WORKERS = frozenset({"ecs_platform"})
@@ -15,10 +16,12 @@ WORKERS = frozenset({"ecs_platform"})
 class ConfigFieldError(ValueError):
     """Raised by a config's own checks: what is wrong with one of its fields, and what to do."""
 
-    def __init__(self, field: str, message: str, suggestion: str = "") -> None:
+    def __init__(self, field: str, message: str, suggestion: str = "", offset: int | None = None) -> None:
         super().__init__(message)
         self.field = field
         self.suggestion = suggestion
+        self.offset = offset
+        """Where in the text of the field; None: the whole of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +37,34 @@ class Writes:
 
 
 @dataclass(frozen=True, slots=True)
-class ResultColumns:
-    """The columns of a result that are known before the operator runs."""
+class JobInput:
+    """An input of a job: the name of its dataset, if it has one, and its columns."""
 
-    places: Mapping[str, str]
-    """Where in the config each column is named, in words."""
-    complete: bool
-    """False: there are further columns, such as those of `*`."""
-    field: str
-    """The field of the config that names them."""
+    name: str | None
+    columns: DatasetColumns = UNKNOWN_COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFinding:
+    """A mistake in the text of a config, which the operator would report when it runs."""
+
+    code: str
+    """A code of problems of documents."""
+    message: str
+    offset: int
+    suggestion: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultColumns:
+    """The columns of an output that are known before the operator runs."""
+
+    columns: DatasetColumns
+    field: str = ""
+    """The field of the config that names them, if one does."""
+    places: tuple[tuple[str, int], ...] = ()
+    """Columns that are named in the text of that field, and where."""
+    findings: tuple[ResultFinding, ...] = ()
 
 
 class OperatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -56,11 +78,12 @@ class OperatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def writes(self) -> Writes | None:
         """None: as many tables as the job has outputs."""
 
-    def result(self) -> ResultColumns | None:
-        """The columns of the one output; None: unknown before the operator runs."""
+    def result(self, output_index: int, inputs: Sequence[JobInput]) -> ResultColumns | None:
+        """The columns of an output, from those of the inputs; None: unknown before the operator runs."""
 
-    def columns(self, output_index: int) -> Sequence[str] | None:
-        """The names of all columns of an output; None: unknown before the operator runs."""
+    def named_columns(self) -> Mapping[str, Sequence[str]]:
+        """Fields of the config that name columns of the one output, with the names."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)

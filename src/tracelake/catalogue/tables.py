@@ -127,13 +127,14 @@ def _widest(before: Column, declared: Column) -> Column:
 
 def describe(column: Column) -> str:
     """The column as a document would declare it."""
-    words = _type(column)
+    words = type_text(column)
     if column.enum is not None:
         words += f" of {len(column.enum)} values"
     return words if column.nullable else f"{words}, never null"
 
 
-def _type(column: Column) -> str:
+def type_text(column: Column) -> str:
+    """The type as a document declares it."""
     if column.type is ColumnType.DECIMAL:
         return f"{column.type}({column.precision},{column.scale or 0})"
     return str(column.type) if column.max_length is None else f"{column.type}({column.max_length})"
@@ -148,8 +149,8 @@ def _values(values: Iterable[str]) -> str:
 def _wider(before: Column, after: Column) -> Iterator[str]:
     """The changes of a column that still holds all of its values, in words."""
     name = f"the column `{before.name}`"
-    if _type(before) != _type(after):
-        yield f"widen {name} from {_type(before)} to {_type(after)}"
+    if type_text(before) != type_text(after):
+        yield f"widen {name} from {type_text(before)} to {type_text(after)}"
     if before.enum is not None and after.enum is None:
         yield f"allow any text in {name}"
     elif added := [value for value in after.enum or () if value not in (before.enum or ())]:
@@ -182,7 +183,8 @@ def _narrower(before: Column, after: Column) -> Iterator[tuple[str, str]]:
         if new_scale < old_scale or new_whole < old_whole:
             holds = f"it may hold {old_whole} digits before the point and {old_scale} after it"
             yield (
-                f"{name} is {_type(before)}, which {_type(after)} cannot hold: {holds}. Keep that many, {_OR_ELSE}",
+                f"{name} is {type_text(before)}, which {type_text(after)} cannot hold: {holds}. "
+                f"Keep that many, {_OR_ELSE}",
                 "precision" if new_whole < old_whole else "scale",
             )
     if after.enum is not None and before.enum is None:

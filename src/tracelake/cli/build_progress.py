@@ -1,6 +1,6 @@
 """Shows the plan of a deploy or rollback as tables, and follows the build until the version is active."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 import msgspec
@@ -9,13 +9,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tracelake.cli.listing import Listing, ListingColumn
+from tracelake.cli.listing import Listing, ListingColumn, whole_line
 from tracelake.cli.session import Session, away, live_view, looks
 from tracelake.cli.text import clean, clock, count, shortened
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire import routes
-from tracelake.wire.dags import BuildProgress, DagVersionRow, DeployReply, JobChange, Plan
+from tracelake.wire.dags import BuildProgress, DagVersionRow, DeployReply, JobChange, Plan, TextChange
 from tracelake.wire.tasks import TaskRow
 
 # Symbol and colour of each kind of change; the symbols also say it without colour.
@@ -30,6 +30,7 @@ _CHANGES = {
 }
 
 
+_REBUILDS_SHOWN = 5
 _SHORT = 80
 """Longer differences are only named."""
 
@@ -74,6 +75,11 @@ def show_plan(session: Session, plan: Plan) -> None:
     ]
     if same:
         session.say((f"{' and '.join(same)} unchanged.", "dim"))
+    for job in changed_jobs:
+        for change in job.texts:
+            session.show(*_diff_lines(job.job, change))
+    if plan.rebuilds:
+        session.say(*_rebuild_text(plan))
     for dataset in plan.datasets:
         if dataset.table:
             session.say("The table of ", (clean(dataset.dataset), "bold"), f": {'; '.join(map(clean, dataset.table))}.")
@@ -81,6 +87,34 @@ def show_plan(session: Session, plan: Plan) -> None:
         session.say("Read by other DAGs: ", (", ".join(plan.subscribers), "bold"))
     for note in plan.notes:
         session.say((f"Note: {note}", "yellow"))
+
+
+def _diff_lines(job: str, change: TextChange) -> Iterator[Text]:
+    """The diff as `diff -u` shows it; the colours repeat what the first character of a line says."""
+    yield whole_line(Text(f"{clean(job)}: {clean(change.field)}", style="bold"))
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    for line in change.diff:
+        yield whole_line(Text(f"  {clean(line)}", style=styles.get(line[:1], "")))
+    if change.more:
+        yield whole_line(Text(f"  ... {count(change.more, 'line')} more", style="dim"))
+
+
+def _rebuild_text(plan: Plan) -> list[str | tuple[str, str]]:
+    """`It makes anew 4 units of flows and 4 of totals: 8 tasks or more, by what is committed now.`"""
+    first_rebuilds = plan.rebuilds[:_REBUILDS_SHOWN]
+    parts = [
+        f"{'more than ' if item.more else ''}{count(item.units, 'unit')} of {clean(item.job)}"
+        for item in first_rebuilds
+    ]
+    rest = len(plan.rebuilds) - len(first_rebuilds)
+    parts += [f"units of {count(rest, 'job')} more"] if rest else []
+    words = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
+    more = "more than " if any(item.more for item in plan.rebuilds) else ""
+    return [
+        f"Rebuilds {words}: ",
+        (f"{more}{count(plan.rebuild_tasks, 'task')}", "bold"),
+        " from what is committed now.",
+    ]
 
 
 def _mark(change: str) -> tuple[str, str]:
@@ -98,7 +132,8 @@ def _differences(job: JobChange) -> str:
     for field in job.fields:
         values = [item for item in job.values if item.field == field or item.field.startswith(f"{field}.")]
         changes = [f"{item.field}: {_value(item.before)} -> {_value(item.after)}" for item in values]
-        parts += changes if changes and max(map(len, changes)) <= _SHORT else [field]
+        texts = [f"{item.field} (below)" for item in job.texts if item.field.startswith(f"{field}.")]
+        parts += changes + texts if changes + texts and max(map(len, [*changes, ""])) <= _SHORT else [field]
     return ", ".join(parts)
 
 

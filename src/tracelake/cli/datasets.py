@@ -11,17 +11,28 @@ from tracelake.cli.listing import Cell, Listing, ListingColumn, fields, sections
 from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, count, moment, span
 from tracelake.wire import routes
-from tracelake.wire.datasets import BufferedTableRow, DatasetDetail, DatasetRow, DatasetsReply, GenerationRow
+from tracelake.wire.datasets import (
+    BufferedTableRow,
+    DatasetContent,
+    DatasetDetail,
+    DatasetRow,
+    DatasetsReply,
+    GenerationRow,
+)
 
 _STATES = {"current": "green", "staged": "yellow", "past": "dim"}
 _RANGES_SHOWN = 5
+_COLUMNS_ASKED = 2
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @click.command()
 @click.argument("name", required=False)
 @user_command
 def command(session: Session, name: str | None) -> None:
-    """List the datasets, or show the dataset called NAME: its generations, ranges, readers and history.
+    """List the datasets, or show the dataset called NAME: columns, content, readers, history, and how to read it.
+
+    Columns are known as soon as the DAG is deployed; a type that is not certain before the job runs is `unknown`.
 
     A generation is one complete set of the dataset's data; a version of a DAG that computes it differently writes a new
     one. The storage is `s3` for files, `buffered` for a table that several jobs may write in batches, `postgres` for
@@ -55,9 +66,18 @@ def _show_one(session: Session, name: str) -> None:
     if detail.dataset.dead_letters:
         session.hint("see the refused batches", "dlq", "list", "--dataset", name)
     if detail.dataset.storage in ("s3", "buffered"):
+        statement = _statement(detail)
         session.hint("see its rows", "read", name)
+        session.hint("ask it in SQL", "query", statement)
+        session.say(("in Python: ", "dim"), (f'from tracelake.client import query; query("{statement}")', "bold"))
     session.hint("see where it comes from", "lineage", name)
     session.hint("see its updates", "events", "--dataset", name)
+
+
+def _statement(detail: DatasetDetail) -> str:
+    """A query that shows some columns and rows."""
+    names = [column.name for column in detail.columns[:_COLUMNS_ASKED]]
+    return f"SELECT {', '.join(names) or '*'} FROM {detail.dataset.name} LIMIT 10"  # noqa: S608 - for people
 
 
 def datasets_listing(reply: DatasetsReply) -> Listing:
@@ -109,13 +129,14 @@ def dataset_parts(detail: DatasetDetail) -> list[RenderableType]:
     row = detail.dataset
     pairs: list[tuple[str, Cell]] = [
         ("dataset", Text(clean(row.name), style="bold")),
+        ("description", clean(detail.description) or None),
+        ("owner", clean(detail.owner) or None),
         ("storage", row.storage if row.published else f"{row.storage}, not published"),
         ("written by", _writer(row)),
         ("uuid", str(row.dataset_uuid)),
         ("current generation", str(row.current_version)),
         ("building generation", None if row.staged_version is None else str(row.staged_version)),
-        ("blocks", row.blocks),
-        ("up to", None if _is_buffered(row) else row.max_cursor),
+        *_content(row, detail.content),
         *_table(row, detail.table),
         *_keys(detail.schema),
         ("updated", moment(row.updated_at)),
@@ -123,7 +144,7 @@ def dataset_parts(detail: DatasetDetail) -> list[RenderableType]:
     return [
         fields(pairs),
         *sections(
-            ("Columns", _columns(detail)),
+            ("Columns" if detail.columns_complete else "Columns (there may be others)", _columns(detail)),
             ("Generations", _generations(detail.generations, row.storage)),
             ("Readers", _readers(detail)),
             ("Current generation over time", _pointers(detail)),
@@ -167,20 +188,47 @@ def _keys(schema: Any) -> list[tuple[str, Cell]]:
     ]
 
 
+def _content(row: DatasetRow, content: DatasetContent | None) -> list[tuple[str, Cell]]:
+    """How much there is, of which blocks, and how fresh it is."""
+    if content is None:
+        return [("content", "nothing is committed yet"), ("up to", None if _is_buffered(row) else row.max_cursor)]
+    more = "more than " if content.more else ""
+    blocks = None
+    if content.first_block is not None and content.last_block is not None and not _is_buffered(row):
+        gaps = [f"{gap.start}-{gap.end}" for gap in content.gaps]
+        left = content.gap_count - len(gaps)
+        missing = ", ".join(gaps) + (f" and {left} more" if left > 0 else "")
+        gap_text = f"; {count(content.gap_count, 'gap')}: {missing}" if content.gap_count else ", no gaps"
+        blocks = f"{row.blocks or 0:,}, from {content.first_block} to {content.last_block}{gap_text}"
+    return [
+        ("batches in it" if _is_buffered(row) else "units", f"{more}{content.units:,}"),
+        ("blocks", blocks),
+        ("rows", None if content.rows is None else f"{more}{content.rows:,}"),
+        ("size", None if content.bytes is None else more + _size(content.bytes)),
+        ("newest commit", moment(content.committed_at)),
+        ("newest block", None if _is_buffered(row) else content.last_block),
+        ("up to", None if _is_buffered(row) or content.last_block is not None else row.max_cursor),
+    ]
+
+
+def _size(number: float) -> str:
+    for unit in _UNITS[:-1]:
+        if number < 1024:
+            return f"{number:,.0f} {unit}" if unit == "B" or number >= 100 else f"{number:,.1f} {unit}"
+        number /= 1024
+    return f"{number:,.1f} {_UNITS[-1]}"
+
+
 def _columns(detail: DatasetDetail) -> Listing:
-    columns = detail.schema.get("columns", []) if isinstance(detail.schema, dict) else []
+    declared = detail.schema.get("columns", []) if isinstance(detail.schema, dict) else []
+    limits = {str(item.get("name")): _limits(item) for item in declared if isinstance(item, dict)}
     return Listing(
-        [column for column in columns if isinstance(column, dict)] if isinstance(columns, list) else [],
-        ListingColumn("column", lambda column: str(column.get("name", ""))),
-        ListingColumn("type", _type),
-        ListingColumn("constraints", _limits),
+        detail.columns,
+        ListingColumn("column", lambda column: clean(column.name)),
+        ListingColumn("type", lambda column: clean(column.type)),
+        ListingColumn("constraints", lambda column: limits.get(column.name, "")),
+        ListingColumn("description", lambda column: clean(column.description)),
     )
-
-
-def _type(column: dict[str, Any]) -> str:
-    """The type as a document writes it."""
-    size = ",".join(str(column[key]) for key in ("precision", "scale", "max_length") if column.get(key) is not None)
-    return f"{column.get('type', '')}({size})" if size else str(column.get("type", ""))
 
 
 def _limits(column: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from tracelake.dag.canonical import canonical, canonical_hash, document_hash
 from tracelake.dag.json_schema import json_schema
 from tracelake.dag.places import located
 from tracelake.dag.problems import DagInvalidError
-from tracelake.dag.reader import read_dag
+from tracelake.dag.reader import TypedDag, read_dag, read_typed_dag
 from tracelake.dag.schedule import Schedule, ScheduleError, parse_schedule
 from tracelake.dag.surroundings import KnownBundle, KnownDataset, Surroundings, kept_as
 
@@ -15,6 +15,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "Surroundings",
+    "TypedDag",
     "canonical",
     "canonical_hash",
     "document_hash",
@@ -23,4 +24,5 @@ __all__ = [
     "located",
     "parse_schedule",
     "read_dag",
+    "read_typed_dag",
 ]

@@ -13,11 +13,11 @@ import msgspec
 from tracelake.catalogue import read_config
 from tracelake.dag.places import located
 from tracelake.dag.problems import DagInvalidError
-from tracelake.dag.reader import read_dag
+from tracelake.dag.reader import TypedDag, read_typed_dag
 from tracelake.dag.surroundings import Surroundings
 from tracelake.errors import TraceError
 from tracelake.limited_processes.child import limit_and_serve
-from tracelake.model.dag import Dag, Problem
+from tracelake.model.dag import Problem
 
 
 class ReadRequest(msgspec.Struct, tag="read"):
@@ -36,7 +36,7 @@ class ConfigRequest(msgspec.Struct, tag="config"):
 
 
 class DagReply(msgspec.Struct, tag="dag"):
-    dag: Dag
+    dag: TypedDag
 
 
 class ProblemsReply(msgspec.Struct, tag="problems"):
@@ -74,7 +74,7 @@ _REQUESTS = msgspec.msgpack.Decoder(DocumentRequest)
 def answer(request: DocumentRequest) -> DocumentReply:
     try:
         if isinstance(request, ReadRequest):
-            return DagReply(read_dag(request.text, request.surroundings))
+            return DagReply(read_typed_dag(request.text, request.surroundings))
         if isinstance(request, LocateRequest):
             return ProblemsReply(located(request.text, request.problems))
         read_config(request.operator, request.config)

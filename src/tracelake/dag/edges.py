@@ -2,7 +2,7 @@
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain
 
 import msgspec
@@ -11,7 +11,7 @@ from tracelake.catalogue import CATALOGUE
 from tracelake.dag.draft import Draft, InputDraft, JobDraft
 from tracelake.dag.kinds import INVALID, DocumentPlace, Record
 from tracelake.dag.problems import shown
-from tracelake.dag.where import check_names, check_where
+from tracelake.dag.where import check_where
 from tracelake.model.dag import OutputAddress, Schema
 
 _SHOWN_JOBS = 20
@@ -140,18 +140,6 @@ def _check_filter(draft: Draft, resolved: InputDraft) -> None:
     _, schema = _dataset_of(draft, resolved)
     if schema is not None:
         check_where(resolved.where, draft.columns_of(schema))
-    elif resolved.output is not None:
-        columns = _known_columns(draft, resolved.output)
-        if columns is not None:
-            check_names(resolved.where, columns)
-
-
-def _known_columns(draft: Draft, output: OutputAddress) -> Sequence[str] | None:
-    """The columns that the operator of an output without a schema writes; None: unknown before it runs."""
-    job = draft.by_name[output.job]
-    operator = CATALOGUE.get(job.record.get("operator", ""))
-    config = None if operator is None else job.config(operator)
-    return None if config is None else config.columns(output.output_index)
 
 
 # --- cycles

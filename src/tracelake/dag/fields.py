@@ -1,9 +1,10 @@
 """The fields of the language: kind, limits and help of each. The reader and the JSON Schema both use this table."""
 
 from tracelake.catalogue import document_operators
-from tracelake.dag.columns import SCHEMA
+from tracelake.dag.columns import COLUMN_NAME, MAX_COLUMNS, SCHEMA
 from tracelake.dag.kinds import (
     INDEX,
+    INVALID,
     NAME,
     POSITIVE,
     REFERENCE,
@@ -21,6 +22,7 @@ from tracelake.dag.kinds import (
     OneOrMany,
     Text,
 )
+from tracelake.dag.nodes import MapNode
 from tracelake.dag.where import WhereKind
 from tracelake.model.dag import SECRET_NAME as SECRET
 from tracelake.model.dag import Activation, CatchUp, SourceKind, Strategy
@@ -41,6 +43,7 @@ WEBHOOK_PATH = Text(
 )
 SECRET_NAME = Text("a secret's name", SECRET, 128, "Like `RPC_URL`.")
 BUNDLE_ID = Text("a bundle id", "[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}", 200, "Use the id that the upload answered with.")
+DESCRIPTION = Text("a description", max_length=2000)
 ENTRYPOINT = Text("an entrypoint", "[A-Za-z0-9_][A-Za-z0-9_./:-]{0,199}", 200, "Like `module.function`.")
 
 
@@ -63,6 +66,30 @@ class PublishKind:
             "propertyNames": NAME.schema(),
             "additionalProperties": PUBLISH.schema(),
             "maxProperties": MAX_DATASETS,
+        }
+
+
+class DescriptionsKind:
+    """A map of column name to description."""
+
+    def read(self, place: DocumentPlace) -> object:
+        if not isinstance(place.node, MapNode):
+            return place.wrong_type("a map of column to description", "Write `columns: {amount: Tokens sent.}`.")
+        if len(place.node.entries) > MAX_COLUMNS:
+            place.problem("out_of_range", f"{place.title} takes at most {MAX_COLUMNS} columns.")
+            return INVALID
+        entries = place.entries()
+        read = {name: (COLUMN_NAME.read(key), DESCRIPTION.read(value)) for name, (key, value) in entries.items()}
+        if any(INVALID in pair for pair in read.values()):
+            return INVALID
+        return {name: text for name, (_, text) in read.items()}
+
+    def schema(self) -> JsonSchema:
+        return {
+            "type": "object",
+            "propertyNames": COLUMN_NAME.schema(),
+            "additionalProperties": DESCRIPTION.schema(),
+            "maxProperties": MAX_COLUMNS,
         }
 
 
@@ -204,6 +231,9 @@ PUBLISH = Fields(
         ),
         "max_queue_depth": Field(POSITIVE, "Batches of a buffered dataset that wait at which its writers pause."),
         "max_queue_age": Field(Duration(1, _YEAR), "Age of the oldest such batch at which its writers pause."),
+        "description": Field(DESCRIPTION, "What it holds, for its readers."),
+        "owner": Field(Text("an owner", max_length=200), "Who answers for it: a team, a person, an address."),
+        "columns": Field(DescriptionsKind(), "What its columns hold: map of column name to description."),
     },
     "a published dataset: {from, storage}",
 )

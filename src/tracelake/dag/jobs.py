@@ -20,6 +20,7 @@ from tracelake.model.runtime import DISPATCHER, LAMBDA, Runtime, RuntimeKind
 
 UDF_OPERATOR = "udf"
 _UNKNOWN_CONFIG_FIELD = re.compile("there is no field `(.+)`")
+_IN_QUERY = re.compile(r"^line \d+, column \d+ of the query: ")
 _MAX_CONFIG_PROBLEMS = 50
 _SOURCE_FIELDS = (
     ("schedule", SourceKind.CRON, True),
@@ -308,7 +309,7 @@ def _check_config(record: Record, operator: OperatorSpec) -> None:
             detail = error.message.partition(" is not valid: ")[2]
             place = locate(record.at("config"), path, unknown[1] if unknown else None)
             hint = str(error.details.get("suggestion", "")) or _config_hint(place, operator, path, unknown)
-            place.problem("config_invalid", detail[:1].upper() + detail[1:], hint)
+            _refuse_config(place, detail, hint, error.details.get("offset"))
             first = unknown[1] if unknown and not path else (re.findall(r"^\.([^.\[]+)", path) or [None])[0]
             if first is None or first not in config:
                 return
@@ -316,6 +317,12 @@ def _check_config(record: Record, operator: OperatorSpec) -> None:
             del config[first]
         else:
             return
+
+
+def _refuse_config(place: DocumentPlace, detail: str, hint: str, offset: int | None) -> None:
+    """The position is that of the document, so a text need not repeat where in a query it is."""
+    detail = detail if offset is None else _IN_QUERY.sub("", detail)
+    place.problem_inside("config_invalid", detail[:1].upper() + detail[1:], hint, offset)
 
 
 def _check_config_fits_inputs(draft: Draft, job: JobDraft, operator: OperatorSpec) -> None:
@@ -331,9 +338,8 @@ def _check_config_fits_inputs(draft: Draft, job: JobDraft, operator: OperatorSpe
     try:
         config.check_inputs(names)
     except ConfigFieldError as error:
-        detail = str(error)
         place = locate(record.at("config"), f".{error.field}", None)
-        place.problem("config_invalid", f"{detail[:1].upper()}{detail[1:]}.", error.suggestion)
+        _refuse_config(place, f"{error}.", error.suggestion, error.offset)
 
 
 def _check_config_fits_outputs(job: JobDraft, operator: OperatorSpec) -> None:

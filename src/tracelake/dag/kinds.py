@@ -37,6 +37,13 @@ class DocumentPlace:
             code, message, line=self.node.line, column=self.node.column, path=self.path, suggestion=suggestion
         )
 
+    def problem_inside(self, code: str, message: str, suggestion: str = "", offset: int | None = None) -> None:
+        """A problem of one place in a text."""
+        line, column = self.node.line, self.node.column
+        if offset is not None and isinstance(self.node, ScalarNode) and self.node.raw is not None:
+            line, column = self.node.raw.locate(self.node.text, offset)
+        self.problems.add(code, message, line=line, column=column, path=self.path, suggestion=suggestion)
+
     def below(self, key: str) -> str:
         return joined(self.path, key)
 

@@ -14,6 +14,7 @@ import yaml
 
 from tracelake.dag.problems import ProblemList, shown
 from tracelake.dag.scalars import is_text
+from tracelake.dag.text_positions import RawScalar
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 64
@@ -41,6 +42,8 @@ class ScalarNode(YamlNode):
     text: str = ""
     plain: bool = False
     """Written without quotes, so that it may be a number, a boolean or null."""
+    raw: RawScalar | None = None
+    """How it is written."""
 
 
 @dataclass(slots=True, eq=False)
@@ -168,7 +171,10 @@ class _TreeBuilder:
             self._problem("text_invalid", "The text holds a NUL or half a character.", line, column, "Remove it.")
             return BadNode(line, column)
         # An empty plain scalar is null; its style is plain as well.
-        return ScalarNode(line, column, text=event.value, plain=event.style in (None, ""))
+        assert event.start_mark is not None
+        assert event.end_mark is not None
+        raw = RawScalar(self._text, event.start_mark.index, event.end_mark.index, event.style or "")
+        return ScalarNode(line, column, text=event.value, plain=event.style in (None, ""), raw=raw)
 
     def _refuse_tag(self, tag: str, line: int, column: int) -> YamlNode:
         message = f"The tag {shown(tag)} is not supported."

@@ -12,7 +12,16 @@ from tracelake.dag.problems import shown
 from tracelake.dag.surroundings import KnownDataset, kept_as
 from tracelake.model.runtime import DISPATCHER
 
-_OF_THE_OWNER = ("schema", "on_conflict", "max_queue_depth", "max_queue_age", "writers")
+_OF_THE_OWNER = (
+    "schema",
+    "on_conflict",
+    "max_queue_depth",
+    "max_queue_age",
+    "writers",
+    "description",
+    "owner",
+    "columns",
+)
 """Fields of a dataset that a DAG with a grant to write it does not declare."""
 
 

@@ -5,23 +5,28 @@ A check runs only if its subject could be read; so one mistake is one problem, a
 
 from typing import Literal
 
+import msgspec
+
+from tracelake.dag.columns import MAX_COLUMNS
 from tracelake.dag.draft import Draft, JobDraft, PublishDraft
 from tracelake.dag.edges import Graph, resolve_inputs
 from tracelake.dag.fields import DOCUMENT
+from tracelake.dag.inference import ColumnInference
 from tracelake.dag.jobs import check_job, normal_config
 from tracelake.dag.kinds import INVALID, DocumentPlace, Record
 from tracelake.dag.nodes import parse
 from tracelake.dag.problems import DagInvalidError, ProblemList, shown
 from tracelake.dag.publishing import read_publish
-from tracelake.dag.results import check_result
 from tracelake.dag.schedule import normal_schedule
 from tracelake.dag.surroundings import Surroundings
+from tracelake.model.columns import DatasetColumns
 from tracelake.model.dag import (
     Activation,
     CatchUp,
     Dag,
     Input,
     JobDocument,
+    OutputAddress,
     Publish,
     Source,
     SourceKind,
@@ -32,21 +37,57 @@ from tracelake.model.dag import (
 _UTC = Source(kind=SourceKind.CRON).time_zone
 
 
+class OutputColumns(msgspec.Struct, frozen=True, kw_only=True):
+    output: OutputAddress
+    columns: DatasetColumns
+
+
+class TypedDag(msgspec.Struct, frozen=True, kw_only=True):
+    """A DAG, and the columns of its outputs as far as they are known before anything runs."""
+
+    dag: Dag
+    columns: list[OutputColumns]
+
+
 def read_dag(text: bytes, surroundings: Surroundings) -> Dag:
     """The DAG that the text describes. Raises DagInvalidError with every problem, in the order of the text."""
+    return read_typed_dag(text, surroundings).dag
+
+
+def read_typed_dag(text: bytes, surroundings: Surroundings) -> TypedDag:
+    """The DAG with its columns. Raises DagInvalidError."""
     problems = ProblemList()
     root = parse(text, problems)
     record = INVALID if root is None else DOCUMENT.read(DocumentPlace(root, "", problems))
     if record is INVALID:
         raise DagInvalidError(problems.sorted())
     draft, graph = _read_draft(record, surroundings)
+    inference = ColumnInference(draft)
+    inference.run(graph.in_order())
     if problems:
         raise DagInvalidError(problems.sorted())
-    return Dag(
+    dag = Dag(
         name=record.values["name"],
         jobs=tuple(_build_job(draft, draft.by_name[name]) for name in graph.in_order()),
         publish=tuple(_build_publish(draft.publish[name]) for name in sorted(draft.publish)),
     )
+    outputs = (OutputAddress(job=job.name, output_index=index) for job in dag.jobs for index in range(job.outputs))
+    columns = ((output, inference.of_output(output)) for output in outputs)
+    return TypedDag(
+        dag=dag,
+        columns=[
+            OutputColumns(output=output, columns=_bounded(item))
+            for output, item in columns
+            if item.complete or item.columns
+        ],
+    )
+
+
+def _bounded(columns: DatasetColumns) -> DatasetColumns:
+    """As many columns as are recorded."""
+    if len(columns.columns) <= MAX_COLUMNS:
+        return columns
+    return DatasetColumns(columns=columns.columns[:MAX_COLUMNS], complete=False)
 
 
 def _read_draft(record: Record, surroundings: Surroundings) -> tuple[Draft, Graph]:
@@ -69,7 +110,6 @@ def _read_draft(record: Record, surroundings: Surroundings) -> tuple[Draft, Grap
     webhook_paths: dict[str, str] = {}
     for job in jobs:
         check_job(draft, job, webhook_paths)
-        check_result(draft, job)
     graph = Graph(draft)
     graph.report_cycles()
     return draft, graph
@@ -159,4 +199,7 @@ def _build_publish(entry: PublishDraft) -> Publish:
         writers=tuple(sorted(entry.record.get("writers", ()))),
         max_queue_depth=entry.record.get("max_queue_depth"),
         max_queue_age_seconds=entry.record.get("max_queue_age"),
+        description=entry.record.get("description", ""),
+        contact=entry.record.get("owner", ""),
+        column_descriptions=entry.record.get("columns", {}),
     )

@@ -1,66 +1,81 @@
-"""Compares the columns that a query returns with those of its buffered dataset, so that a mismatch is reported at
-deploy and not batch by batch.
-
-Before the query runs only the names of its columns are known; of `*` not even those.
+"""Compares the columns that a job writes with those of its dataset, so that a mismatch is reported at deploy and not
+batch by batch.
 """
 
-from tracelake.catalogue import CATALOGUE
+from collections import Counter
+
+from tracelake.catalogue.column_fit import cast_hint, fits_column
 from tracelake.catalogue.spec import ResultColumns
-from tracelake.dag.draft import Draft, JobDraft, PublishDraft
-from tracelake.dag.jobs import locate
+from tracelake.catalogue.sql.columns.types import INTEGRAL, parse_type
 from tracelake.dag.kinds import DocumentPlace
 from tracelake.dag.problems import one_of, shown
-from tracelake.model.dag import OutputAddress, Schema
+from tracelake.model.dag import Schema
 
 OWNER = "org_id"
 """A row may have this column if it names the org of the publisher."""
+BLOCK = "block_number"
 _SHOWN = 20
 
 
-def check_result(draft: Draft, job: JobDraft) -> None:
-    operator = CATALOGUE.get(job.record.get("operator", ""))
-    entry = _table(draft, job)
-    config = None if operator is None else job.config(operator)
-    result = None if config is None else config.result()
-    if entry is None or entry.schema is None or result is None:
-        return
-    place = locate(job.record.at("config"), f".{result.field}", None)
-    misspelled = _check_unknown(entry.name, entry.schema, result, place)
-    if result.complete:
-        _check_missing(entry.name, entry.schema, result, misspelled, place)
+def check_result(name: str, schema: Schema, result: ResultColumns, place: DocumentPlace) -> None:
+    """Compare a result with the schema of its buffered dataset."""
+    misspelled = _check_unknown(name, schema, result, place)
+    _check_types(name, schema, result, place)
+    if result.columns.complete:
+        _check_missing(name, schema, result, misspelled, place)
 
 
-def _table(draft: Draft, job: JobDraft) -> PublishDraft | None:
-    """The buffered dataset of the job's rows. An operator that knows its columns has one output."""
-    if job.raw_name is None:
-        return None
-    entry = draft.publishers.get(OutputAddress(job=job.raw_name))
-    return entry if entry is not None and entry.buffered else None
+def check_stored_result(result: ResultColumns, place: DocumentPlace) -> None:
+    """Check what every result must be: each column once, and blocks as whole numbers."""
+    places = dict(result.places)
+    names = Counter(column.name.lower() for column in result.columns.columns)
+    for name in [name for name, count in names.items() if count > 1][:_SHOWN]:
+        spellings = [column.name for column in result.columns.columns if column.name.lower() == name]
+        message = f"The result has {len(spellings)} columns {shown(spellings[-1])}."
+        place.problem_inside("duplicate_column", message, "Rename one, or name the columns.", places.get(spellings[-1]))
+    for column in result.columns.columns:
+        kind = parse_type(column.type)
+        whole = kind in INTEGRAL or (kind.kind == "decimal" and kind.digits[1] == 0)
+        if column.name == BLOCK and kind.is_known and not whole:
+            message = f"The column `{BLOCK}` must be a whole number, and here it is {kind}."
+            place.problem_inside("column_type", message, "CAST it to BIGINT, or rename it.", places.get(BLOCK))
 
 
 def _check_unknown(name: str, schema: Schema, result: ResultColumns, place: DocumentPlace) -> set[str]:
     """Report unknown columns; returns the columns that the suggestions name."""
     names = [column.name for column in schema.columns]
-    known_columns = {*names, OWNER}
-    unknown = [column for column in result.places if column not in known_columns]
-    if not unknown:
-        return set()
-    free = [column for column in names if column not in result.places]
-    hints = [place.problems.did_you_mean(column, free) for column in unknown[:_SHOWN]]
-    listed = ", ".join(f"{shown(column)} ({result.places[column]})" for column in unknown[:_SHOWN])
-    hint = " ".join(dict.fromkeys(filter(None, hints))) or f"It has {one_of(names[:_SHOWN])}."
-    columns = "column" if len(unknown) == 1 else "columns"
-    place.problem("unknown_column", f"The schema of {shown(name)} has no {columns} {listed}.", hint)
-    return {column for column in free if any(f"`{column}`" in text for text in hints)}
+    result_names = {column.name for column in result.columns.columns}
+    places = dict(result.places)
+    free = [column for column in names if column not in result_names]
+    misspelled: set[str] = set()
+    expected_names = {*names, OWNER}
+    unknown = dict.fromkeys(column.name for column in result.columns.columns if column.name not in expected_names)
+    for column in list(unknown)[:_SHOWN]:
+        hint = place.problems.did_you_mean(column, free)
+        misspelled |= {candidate for candidate in free if f"`{candidate}`" in hint}
+        message = f"The schema of {shown(name)} has no column {shown(column)}."
+        place.problem_inside("unknown_column", message, hint or f"It has {one_of(names[:_SHOWN])}.", places.get(column))
+    return misspelled
+
+
+def _check_types(name: str, schema: Schema, result: ResultColumns, place: DocumentPlace) -> None:
+    declared = {column.name: column for column in schema.columns}
+    places = dict(result.places)
+    for column in result.columns.columns:
+        target, kind = declared.get(column.name), parse_type(column.type)
+        if target is not None and not fits_column(target, kind):
+            message = f"The column {shown(column.name)} is {kind} here, and {target.type} in {shown(name)}."
+            place.problem_inside("column_type", message, cast_hint(target), places.get(column.name))
 
 
 def _check_missing(
     name: str, schema: Schema, result: ResultColumns, misspelled: set[str], place: DocumentPlace
 ) -> None:
+    result_names = {column.name for column in result.columns.columns}
     missing = [
         column.name
         for column in schema.columns
-        if not column.nullable and column.name not in result.places and column.name not in misspelled
+        if not column.nullable and column.name not in result_names and column.name not in misspelled
     ]
     if not missing:
         return

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tracelake.model.columns import DatasetColumns
 from tracelake.model.dag import Schema
 from tracelake.model.runtime import RuntimeRegistry
 
@@ -29,6 +30,8 @@ class KnownDataset:
     """Other DAGs that its owner grants to write it."""
     made_from: frozenset[str] = frozenset()
     """Every upstream dataset, through jobs of DAGs other than the one that is read."""
+    columns: DatasetColumns | None = None
+    """What its current generation was deployed with; None: nothing was recorded."""
 
 
 @dataclass(frozen=True, slots=True)

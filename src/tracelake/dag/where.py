@@ -193,6 +193,27 @@ def check_names(where: ReadWhere, columns: Collection[str]) -> None:
             place.problem("where_unknown_field", f"The dataset has no column {shown(name)}.", hint)
 
 
+def check_values(where: ReadWhere, types: Mapping[str, str]) -> None:
+    """Checks that each value can be compared with its column, by types as Spark writes them."""
+    for name, value in where.values.items():
+        kind = types.get(name, "")
+        for item in value if isinstance(value, list) else [value]:
+            number = isinstance(item, int | float) and not isinstance(item, bool)
+            if (number and kind in _NO_NUMBERS) or (isinstance(item, bool) and kind in _NO_FLAGS):
+                where.places[name].problem("where_type", f"The column `{name}` is {kind}, not {_word(item)}.")
+                break
+
+
+_NO_NUMBERS = frozenset({"binary", "boolean", "date", "timestamp", "timestamp_ntz"})
+_NO_FLAGS = frozenset(
+    {"binary", "date", "timestamp", "timestamp_ntz", "tinyint", "smallint", "int", "bigint", "double"}
+)
+
+
+def _word(value: Scalar) -> str:
+    return "a boolean" if isinstance(value, bool) else "a number"
+
+
 def check_where(where: ReadWhere, columns: Mapping[str, Column]) -> None:
     check_names(where, columns)
     for name, value in where.values.items():

@@ -161,6 +161,10 @@ class Publish(DocumentPart, frozen=True, kw_only=True):
     max_queue_depth: int | None = None
     max_queue_age_seconds: int | None = None
     """Of its backlog."""
+    description: str = ""
+    contact: str = ""
+    """Who answers for it: `owner` in a document."""
+    column_descriptions: dict[str, str] = {}
 
 
 class Dag(DocumentPart, frozen=True, kw_only=True):

@@ -19,6 +19,17 @@ class FieldChange(Reply, frozen=True, kw_only=True):
     after: str | int | float | bool | None = None
 
 
+class TextChange(Reply, frozen=True, kw_only=True):
+    """The change of a text that has several lines, or a long one, such as a query."""
+
+    field: str
+    """Like `config.query`."""
+    diff: list[str]
+    """Its lines as a unified diff, without a header; at most 200 of them."""
+    more: int = 0
+    """The number of lines that are left out."""
+
+
 class JobChange(Reply, frozen=True, kw_only=True):
     job: str
     change: Literal["added", "changed", "limits", "removed", "unchanged"]
@@ -27,6 +38,17 @@ class JobChange(Reply, frozen=True, kw_only=True):
     """The fields that differ; `upstream` if only an upstream job does."""
     values: list[FieldChange] = []
     """The differences that are single values."""
+    texts: list[TextChange] = []
+    """The differences of texts."""
+
+
+class JobRebuild(Reply, frozen=True, kw_only=True):
+    """How much a job makes anew, estimated from what is committed now."""
+
+    job: str
+    units: int
+    more: bool = False
+    """Counting stopped at a limit: there are more."""
 
 
 class DatasetChange(Reply, frozen=True, kw_only=True):
@@ -56,6 +78,10 @@ class Plan(Reply, frozen=True, kw_only=True):
     """A build beside the active version must finish before the cutover."""
     changes: bool = True
     """False: the document is the same as that of the active version."""
+    rebuilds: list[JobRebuild] = []
+    """Jobs that make data of units that are committed already; each unit is a task at least."""
+    rebuild_tasks: int = 0
+    """The units of all of them together."""
     notes: list[str] = []
     """Warnings about what is allowed but probably not intended."""
 

@@ -166,8 +166,48 @@ class BufferedTableRow(Reply, frozen=True, kw_only=True):
     committed_at: datetime | None = None
 
 
+class DatasetColumnRow(Reply, frozen=True, kw_only=True):
+    name: str
+    type: str
+    """As Spark writes it, or as the schema of a buffered dataset declares it. `unknown`: not certain before it runs."""
+    nullable: bool = True
+    description: str = ""
+
+
+class GapRow(Reply, frozen=True, kw_only=True):
+    """Blocks that no unit covers, between blocks that units do cover."""
+
+    start: int
+    end: int
+
+
+class DatasetContent(Reply, frozen=True, kw_only=True):
+    """What the current generation holds. Counting stops at 10,000 units."""
+
+    units: int
+    more: bool = False
+    """There are more units; `rows` and `bytes` are those of the counted ones."""
+    rows: int | None = None
+    """As the tasks reported them; absent if one did not, or for a table."""
+    bytes: int | None = None
+    first_block: int | None = None
+    last_block: int | None = None
+    gap_count: int = 0
+    gaps: list[GapRow] = []
+    """The first five."""
+    committed_at: datetime | None = None
+    """The newest commit."""
+
+
 class DatasetDetail(Reply, frozen=True, kw_only=True):
     dataset: DatasetRow
+    description: str = ""
+    owner: str = ""
+    columns: list[DatasetColumnRow] = []
+    """As they were known when the DAG was deployed."""
+    columns_complete: bool = False
+    """False: there may be other columns, or none are known."""
+    content: DatasetContent | None = None
     table: BufferedTableRow | None = None
     schema: Any = None
     generations: list[GenerationRow]

@@ -55,7 +55,7 @@ def test_good_queries(config: str) -> None:
         (
             '{query: "SELECT *\\nFROM parquet.`/x`"}',
             "query",
-            "Line 2, column 6 of the query: files",
+            "Files and other catalogues",
             "It reads inputs alone.",
         ),
     ],

@@ -5,10 +5,22 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from tracelake.catalogue.spec import WORKERS, ConfigFieldError, OperatorConfig, OperatorSpec, ResultColumns, Writes
-from tracelake.catalogue.sql.findings import MAX_LENGTH, SqlRefusedError
+from tracelake.catalogue.spec import (
+    WORKERS,
+    ConfigFieldError,
+    JobInput,
+    OperatorConfig,
+    OperatorSpec,
+    ResultColumns,
+    ResultFinding,
+    Writes,
+)
+from tracelake.catalogue.sql.columns.types import parse_type
+from tracelake.catalogue.sql.findings import MAX_LENGTH, SqlRefusedError, offset_of
+from tracelake.model.columns import UNKNOWN_TYPE, DatasetColumn, DatasetColumns
 
 if TYPE_CHECKING:
+    from tracelake.catalogue.sql.columns.scopes import SqlRelation
     from tracelake.catalogue.sql.gate import GatedQuery
 
 _COLUMN = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
@@ -33,7 +45,7 @@ class SparkSqlConfig(OperatorConfig, frozen=True, kw_only=True):
         try:
             self.gated()
         except SqlRefusedError as error:
-            raise ConfigFieldError("query", str(error.finding), error.finding.suggestion) from None
+            raise self._refused(error) from None
 
     def gated(self, dataset_names: Sequence[str] | None = None) -> "GatedQuery":
         """The query as written anew for Spark. Without names of datasets, the names that it reads are not checked."""
@@ -57,19 +69,50 @@ class SparkSqlConfig(OperatorConfig, frozen=True, kw_only=True):
             if None in names:
                 index = names.index(None)
                 hint = f"Input {index} is not a dataset: name it with `inputs: {{name: {index}}}`."
-            raise ConfigFieldError("query", str(error.finding), hint) from None
+            raise self._refused(error, hint) from None
+
+    def _refused(self, error: SqlRefusedError, hint: str | None = None) -> ConfigFieldError:
+        finding = error.finding
+        text = finding.suggestion if hint is None else hint
+        return ConfigFieldError("query", str(finding), text, offset_of(self.query, finding.line, finding.column))
 
     def writes(self) -> Writes:
         return Writes(1)
 
-    def result(self) -> ResultColumns:
-        query = self.gated()
-        places = {name: f"line {line}, column {column} of the query" for name, line, column in query.columns}
-        return ResultColumns(places, query.names_all_columns, "query")
+    def result(self, output_index: int, inputs: Sequence[JobInput]) -> ResultColumns:  # noqa: ARG002
+        from tracelake.catalogue.sql.gate import analyse
 
-    def columns(self, output_index: int) -> list[str] | None:  # noqa: ARG002 - there is one output
-        result = self.result()
-        return list(result.places) if result.complete else None
+        relations = {name.lower(): _relation(item) for name, item in self._named(inputs).items()}
+        analysed = analyse(self.query, relations)
+        columns = tuple(
+            DatasetColumn(name=column.name, type=str(column.type) if column.type.is_known else UNKNOWN_TYPE)
+            for column in analysed.relation.columns
+            if column.name is not None
+        )
+        places = tuple((name, offset_of(self.query, line, place)) for name, line, place in self.gated().columns)
+        findings = tuple(
+            ResultFinding(finding.code, finding.message, finding.offset, finding.suggestion)
+            for finding in analysed.findings
+        )
+        result_columns = DatasetColumns(columns=columns, complete=analysed.relation.names_are_known)
+        return ResultColumns(result_columns, "query", places, findings)
+
+    def _named(self, inputs: Sequence[JobInput]) -> dict[str, JobInput]:
+        """Inputs by their names in the query; those that have one name in common are left out."""
+        if self.inputs:
+            return {name: inputs[index] for name, index in self.inputs.items() if index < len(inputs)}
+        names = [item.name.lower() for item in inputs if item.name is not None]
+        return {item.name: item for item in inputs if item.name is not None and names.count(item.name.lower()) == 1}
+
+    def named_columns(self) -> dict[str, list[str]]:
+        return {"order_by": self.order_by or [], "unique": self.unique}
+
+
+def _relation(item: JobInput) -> "SqlRelation":
+    from tracelake.catalogue.sql.columns.scopes import RelationColumn, SqlRelation
+
+    columns = (RelationColumn(column.name, parse_type(column.type)) for column in item.columns.columns)
+    return SqlRelation(tuple(columns), item.columns.complete)
 
 
 SPEC = OperatorSpec(

@@ -48,6 +48,14 @@ def position(text: str, offset: int) -> tuple[int, int]:
     return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
 
 
+def offset_of(text: str, line: int, column: int) -> int:
+    """The inverse of `position`."""
+    start = 0
+    for _ in range(line - 1):
+        start = text.find("\n", start) + 1
+    return min(start + column - 1, len(text))
+
+
 def shown(text: str) -> str:
     """A text as a message may quote it: short, in one line, only visible characters."""
     short = text if len(text) <= 60 else text[:60] + "..."

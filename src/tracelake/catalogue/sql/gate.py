@@ -26,6 +26,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tracelake.catalogue.sql.alignment import first_difference
 from tracelake.catalogue.sql.block_bounds import Blocks, find_block_bounds
+from tracelake.catalogue.sql.columns.analysis import QueryColumns, analyse_tree
+from tracelake.catalogue.sql.columns.scopes import SqlRelation
 from tracelake.catalogue.sql.cost import CostError
 from tracelake.catalogue.sql.expressions import WRITTEN
 from tracelake.catalogue.sql.findings import MAX_LENGTH, Finding, SqlRefusedError, position, shown
@@ -196,10 +198,8 @@ def _gate(query: str, inputs: frozenset[str] | None, values: Mapping[str, Any] |
     _check_tokens(query, tokens, places)
     if names is not None:
         _check_values(query, tokens)
-    parser = _GateParser(dialect=_DIALECT)
-    parser.rereads_left = REREADS_FREE + REREADS_PER_TOKEN * len(tokens)
     try:
-        trees = [tree for tree in parser.parse(tokens, marked) if tree is not None]
+        trees = _parse(tokens, marked)
         if len(trees) != 1:
             raise _refused(query, 0, "sql_statement", "a query is one SELECT", "Remove what is behind the first one.")
         if (deepest := _deeper_than(trees[0], MAX_HEIGHT)) is not None:
@@ -230,6 +230,20 @@ def _gate(query: str, inputs: frozenset[str] | None, values: Mapping[str, Any] |
         trees[0].unnest().args.get("order") is not None,
         {} if inputs is None or values is None else find_block_bounds(trees[0], inputs, _integers(values)),
     )
+
+
+def _parse(tokens: list[Token], marked: str) -> list[exp.Expr]:
+    parser = _GateParser(dialect=_DIALECT)
+    parser.rereads_left = REREADS_FREE + REREADS_PER_TOKEN * len(tokens)
+    return [tree for tree in parser.parse(tokens, marked) if tree is not None]
+
+
+def analyse(query: str, inputs: Mapping[str, SqlRelation]) -> QueryColumns:
+    """The columns of a query of a DAG that passed the gate, from those of its inputs, by names in lower case.
+
+    The tree is read again: kept with what passed, trees of large queries would fill a process that reads documents."""
+    marked, _ = _mark_parameters(query)
+    return analyse_tree(query, _parse(_tokens(query, marked), marked)[0], inputs)
 
 
 def _integers(values: Mapping[str, Any]) -> dict[str, int]:

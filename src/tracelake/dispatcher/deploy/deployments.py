@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from tracelake.dag import DagInvalidError, KnownBundle, Surroundings, document_hash
+from tracelake.dag import DagInvalidError, KnownBundle, Surroundings, TypedDag, document_hash
 from tracelake.db.transaction import HELD_UP, Connection, Store
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.audit import Actor
@@ -22,6 +22,7 @@ from tracelake.dispatcher.deploy import registry
 from tracelake.dispatcher.deploy.apply import register
 from tracelake.dispatcher.deploy.circles import check_circles
 from tracelake.dispatcher.deploy.cutover import Switch
+from tracelake.dispatcher.deploy.dataset_columns import record_columns
 from tracelake.dispatcher.deploy.plan import DeployPlan, dag_invalid, make_plan
 from tracelake.dispatcher.deploy.reading import FairReader
 from tracelake.dispatcher.deploy.registry import DagPointers, Datasets, Version
@@ -78,14 +79,14 @@ class Deployments:
             datasets = await registry.load_datasets(connection, org_id, dag)
             bundles = await _load_bundles(connection, org_id)
         for _ in range(_TRIES):
-            document = await self._read(actor.org, dag, text, datasets, bundles)
+            typed = await self._read(actor.org, dag, text, datasets, bundles)
             try:
                 if dry_run:
-                    return await self._dry_run(org_id, document)
+                    return await self._dry_run(org_id, typed.dag)
                 if org_id is None:
                     async with self.store.connection() as connection:
                         org_id = await ensure_org(connection, actor.org)
-                work = partial(self._deploy, actor, org_id, dag, text, datasets, document, activate)
+                work = partial(self._deploy, actor, org_id, dag, text, datasets, typed, activate)
                 return await self._repeated(work)
             except _DatasetsChangedError as changed:
                 datasets = changed.datasets
@@ -117,7 +118,7 @@ class Deployments:
         datasets: Datasets,
         bundles: Mapping[str, KnownBundle],
         taken_paths: Mapping[str, str] = MappingProxyType({}),
-    ) -> Dag:
+    ) -> TypedDag:
         surroundings = Surroundings(
             runtimes=self.config.runtimes,
             datasets=datasets.known,
@@ -126,13 +127,13 @@ class Deployments:
             udf_max_memory_mb=self.config.udf_max_memory_mb,
         )
         try:
-            document = await self.documents.read(org, text, surroundings)
+            typed = await self.documents.read(org, text, surroundings)
         except DagInvalidError as error:
             raise dag_invalid(error.problems) from None
-        if document.name != dag:
-            message = f"The document is the DAG `{document.name}`, but it was sent as `{dag}`."
+        if typed.dag.name != dag:
+            message = f"The document is the DAG `{typed.dag.name}`, but it was sent as `{dag}`."
             raise dag_invalid([unlocated("invalid_value", message, "name")])
-        return document
+        return typed
 
     async def _repeated(self, work: Callable[[], Awaitable[DeployReply]]) -> DeployReply:
         """Repeats work that met somebody else's lock: nothing of it was written."""
@@ -158,8 +159,9 @@ class Deployments:
         return DeployReply(plan=plan.wire, dag_version_id=None if new else version.dag_version_id, duplicate=not new)
 
     async def _deploy(
-        self, actor: Actor, org_id: UUID, dag: str, text: bytes, read_with: Datasets, document: Dag, activate: bool
+        self, actor: Actor, org_id: UUID, dag: str, text: bytes, read_with: Datasets, typed: TypedDag, activate: bool
     ) -> DeployReply:
+        document = typed.dag
         async with self.store.transaction(moving=org_id) as connection:
             datasets = await registry.load_datasets(connection, org_id, dag)
             if datasets.known != read_with.known:
@@ -175,6 +177,7 @@ class Deployments:
                 await register(
                     connection, org_id, version, plan, source=source, created_by=actor.subject, config=self.config
                 )
+            await record_columns(connection, version.dag_version_id, typed.columns)
             state, changed = _state(version, pointers), new
             if activate:
                 state, moved = await self._switch(connection, actor, org_id, version, plan, pointers, now=False)

@@ -8,20 +8,17 @@ comes back as it was left.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 from uuid import UUID
 
-import msgspec
-
 from tracelake.dispatcher.deploy.buffered import BufferedTable, TableChanges, plan_tables, rows_left
+from tracelake.dispatcher.deploy.differences import changed_fields, changed_texts, changed_values
 from tracelake.dispatcher.deploy.hashes import DATA_FIELDS, Address, publications, written
 from tracelake.dispatcher.deploy.outputs import Generation, KnownNode, PlannedOutput, StoredDataset, plan_outputs
+from tracelake.dispatcher.deploy.rebuilds import UnitEstimate
 from tracelake.errors import TraceError
 from tracelake.model.dag import Dag, Input, JobDocument, Problem
-from tracelake.wire.dags import DatasetChange, FieldChange, JobChange, Plan
-
-_SHORT = 100
-"""Longer values are named, not repeated."""
+from tracelake.wire.dags import DatasetChange, JobChange, JobRebuild, Plan
 
 
 class Standing(StrEnum):
@@ -73,6 +70,8 @@ class Registry:
     """Jobs of other DAGs, as `dag/job`, by the dataset they read."""
     foreign_writers: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     """By name of an own dataset: active jobs of other DAGs that write it, each with its DAG and as `dag/job`."""
+    units: Mapping[Generation, int] = field(default_factory=dict)
+    """How many units generations have that a job may make anew, or that such a job reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +121,7 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
         for change in datasets
         if change.change not in ("unchanged", "added") and change.dataset in registry.datasets
     }
+    rebuilds = _rebuilds(document, jobs, registry)
     return DeployPlan(
         jobs,
         tables,
@@ -135,9 +135,29 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
             subscribers=sorted({name for key in moved for name in registry.subscribers.get(key, ())}),
             needs_build=_needs_build(jobs, outputs, registry),
             changes=active is None or active.number != registry.number,
+            rebuilds=rebuilds,
+            rebuild_tasks=sum(item.units for item in rebuilds),
             notes=_revoked(document, registry),
         ),
     )
+
+
+def _rebuilds(document: Dag, jobs: Sequence[PlannedJob], registry: Registry) -> list[JobRebuild]:
+    generations = {
+        (job.document.name, output.output_index): output.generation
+        for job in jobs
+        for output in job.outputs
+        if output.generation is not None
+    }
+    if registry.active is not None:
+        generations |= {address: generation for address, (_, generation) in registry.active.outputs.items()}
+    return UnitEstimate(
+        document,
+        frozenset(job.document.name for job in jobs if job.standing is Standing.FRESH),
+        generations,
+        {name: (row.dataset_uuid, row.current_version) for name, row in registry.datasets.items()},
+        registry.units,
+    ).rebuilds()
 
 
 def _revoked(document: Dag, registry: Registry) -> list[str]:
@@ -205,48 +225,26 @@ def _job_changes(document: Dag, registry: Registry) -> Changes:
             changes[job.name] = JobChange(job=job.name, change="unchanged")
         elif old.data == new.data:
             changes[job.name] = JobChange(
-                job=job.name, change="limits", fields=_fields(was, job) or ["defaults"], values=_values(was, job)
+                job=job.name,
+                change="limits",
+                fields=changed_fields(was, job) or ["defaults"],
+                values=changed_values(was, job),
             )
         else:
             changes[job.name] = JobChange(
                 job=job.name,
                 change="changed",
                 fields=_changed_fields(was, job, active.document, document),
-                values=_values(was, job),
+                values=changed_values(was, job),
+                texts=changed_texts(was, job),
             )
     for name in before:
         changes[name] = JobChange(job=name, change="removed")
     return changes
 
 
-def _fields(was: JobDocument, job: JobDocument) -> list[str]:
-    return [field for field in job.__struct_fields__ if getattr(was, field) != getattr(job, field)]
-
-
-def _values(was: JobDocument, job: JobDocument) -> list[FieldChange]:
-    """Returns the changes that fit in a line: single values, also those of maps one level down."""
-    before, after = _flat(was), _flat(job)
-    return [
-        FieldChange(field=name, before=before.get(name), after=after.get(name))
-        for name in {**before, **after}
-        if before.get(name) != after.get(name) and _is_single(before.get(name)) and _is_single(after.get(name))
-    ]
-
-
-def _flat(job: JobDocument) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for name, value in msgspec.structs.asdict(job).items():
-        below = msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
-        fields |= {f"{name}.{key}": item for key, item in below.items()} if isinstance(below, dict) else {name: below}
-    return fields
-
-
-def _is_single(value: object) -> bool:
-    return value is None or (isinstance(value, str | int | float) and len(str(value)) <= _SHORT)
-
-
 def _changed_fields(was: JobDocument, job: JobDocument, old: Dag, new: Dag) -> list[str]:
-    fields = _fields(was, job)
+    fields = changed_fields(was, job)
     if _published(old, job.name) != _published(new, job.name):
         fields.append("publish")
     if not any(field in DATA_FIELDS or field == "publish" for field in fields):

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tracelake.catalogue import read_config
-from tracelake.dag import Surroundings, located, read_dag
+from tracelake.dag import Surroundings, TypedDag, located, read_typed_dag
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.http.fair_slots import FairSlots
-from tracelake.model.dag import Dag, Problem
+from tracelake.model.dag import Problem
 
 RETRY_AFTER_SECONDS = 5
 
@@ -16,7 +16,7 @@ RETRY_AFTER_SECONDS = 5
 class DocumentReader(Protocol):
     """Reads documents, and never on the event loop: a document may be a megabyte of queries."""
 
-    async def read(self, text: bytes, surroundings: Surroundings) -> Dag:
+    async def read(self, text: bytes, surroundings: Surroundings) -> TypedDag:
         """Raises DagInvalidError, or TraceError where reading takes too much."""
         ...
 
@@ -32,8 +32,8 @@ class DocumentReader(Protocol):
 class ThreadReader:
     """Reads documents in threads, for tests and tools: nothing limits what a document costs."""
 
-    async def read(self, text: bytes, surroundings: Surroundings) -> Dag:
-        return await asyncio.to_thread(read_dag, text, surroundings)
+    async def read(self, text: bytes, surroundings: Surroundings) -> TypedDag:
+        return await asyncio.to_thread(read_typed_dag, text, surroundings)
 
     async def locate(self, text: bytes, problems: Sequence[Problem]) -> list[Problem]:
         return await asyncio.to_thread(located, text, problems)
@@ -58,7 +58,7 @@ class FairReader:
             what="documents",
         )
 
-    async def read(self, org: str, text: bytes, surroundings: Surroundings) -> Dag:
+    async def read(self, org: str, text: bytes, surroundings: Surroundings) -> TypedDag:
         async with self._slots.slot(org):
             return await self._reader.read(text, surroundings)
 

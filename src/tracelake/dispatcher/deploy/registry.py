@@ -18,15 +18,18 @@ from tracelake.dispatcher.deploy.definition import define
 from tracelake.dispatcher.deploy.hashes import Address, data_hashes
 from tracelake.dispatcher.deploy.outputs import Generation, KnownNode, StoredDataset
 from tracelake.dispatcher.deploy.plan import ActiveVersion, JobHashes, Registry
+from tracelake.dispatcher.deploy.rebuilds import count_units
 from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.slices import compute_beside
 from tracelake.errors import TraceError
+from tracelake.model.columns import DatasetColumns
 from tracelake.model.dag import Dag, Schema
 
 LOCK = "SELECT pg_advisory_xact_lock(routing_lock_key($1))"
 
 _DATASETS = """
-    SELECT d.dataset_uuid, d.name, d.dag_name AS dag, d.storage, d.published, d.current_version, d.writers, v.schema
+    SELECT d.dataset_uuid, d.name, d.dag_name AS dag, d.storage, d.published, d.current_version, d.writers, v.schema,
+           v.columns
     FROM datasets d JOIN dataset_versions v ON v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version
     WHERE d.org_id = $1"""
 
@@ -130,7 +133,8 @@ async def load_datasets(connection: Connection, org_id: UUID | None, dag: str) -
             continue  # named after its job, and of no concern to others
         schema = None if row["schema"] is None else msgspec.json.decode(row["schema"], type=Schema)
         made_from = before.get(name, frozenset())
-        datasets_by_name[name] = KnownDataset(stored.dag, schema, stored.storage, stored.writers, made_from)
+        recorded = None if row["columns"] is None else msgspec.json.decode(row["columns"], type=DatasetColumns)
+        datasets_by_name[name] = KnownDataset(stored.dag, schema, stored.storage, stored.writers, made_from, recorded)
     return Datasets(rows, datasets_by_name)
 
 
@@ -217,6 +221,9 @@ async def load_registry(
     }
     generations |= _external(document, datasets.rows)
     current, with_events = await _histories(connection, generations)
+    if active is not None:
+        generations |= {generation for _, generation in active.outputs.values()}
+    units = {} if active is not None and active.number == version.number else await count_units(connection, generations)
     return Registry(
         number=version.number,
         new_version=new_version,
@@ -229,6 +236,7 @@ async def load_registry(
         with_events=with_events,
         subscribers=subscribers,
         foreign_writers=foreign_writers,
+        units=units,
     )
 
 

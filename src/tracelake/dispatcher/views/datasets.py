@@ -8,6 +8,7 @@ import asyncpg
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.predicates import awaits_sink
 from tracelake.dispatcher.records import to_struct
+from tracelake.dispatcher.views.dataset_content import load_columns, load_content, load_publication
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS, from_json, to_edge
 from tracelake.errors import TraceError
@@ -138,8 +139,15 @@ async def dataset_detail(connection: Connection, org_id: UUID, name: str) -> Dat
     if row is None:
         raise TraceError("dataset_not_found")
     uuid: UUID = row["dataset_uuid"]
+    publication = await load_publication(connection, org_id, row)
+    columns, complete = await load_columns(connection, row, publication)
     return DatasetDetail(
         dataset=_dataset(row),
+        description="" if publication is None else publication.description,
+        owner="" if publication is None else publication.contact,
+        columns=columns,
+        columns_complete=complete,
+        content=await load_content(connection, row),
         table=await _table(connection, uuid, name),
         schema=from_json(row["schema"]),
         generations=await _generations(connection, row),

@@ -1,0 +1,124 @@
+"""What a dataset holds and what its columns are: for people who want to read it."""
+
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from tracelake.catalogue.tables import type_text
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.paging import CAP
+from tracelake.model.columns import DatasetColumns
+from tracelake.model.dag import Publish, Schema
+from tracelake.wire.datasets import DatasetColumnRow, DatasetContent, GapRow
+
+_GAPS_SHOWN = 5
+
+# A task says of each output how many rows it has.
+_FILES = f"""
+    SELECT count(*) AS units, sum(manifest_bytes(m.objects))::bigint AS bytes, max(m.created_at) AS committed_at,
+           CASE WHEN count(*) = count(r.rows) THEN coalesce(sum(r.rows), 0)::bigint END AS rows
+    FROM (SELECT manifest_id FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2 LIMIT {CAP + 1}) u
+    JOIN manifests m USING (manifest_id) JOIN tasks t USING (task_id)
+    LEFT JOIN LATERAL (
+        SELECT (o ->> 'row_count')::bigint AS rows
+        FROM json_array_elements(CASE json_typeof(t.result) WHEN 'array' THEN t.result ELSE '[]' END) o
+        WHERE o ->> 'dataset_uuid' = $1::text LIMIT 1) r ON true"""  # noqa: S608 - constants only
+
+_EVENTS = f"""
+    SELECT count(*) AS units, NULL::bigint AS bytes, NULL::bigint AS rows, max(created_at) AS committed_at FROM (
+        SELECT created_at FROM events WHERE dataset_uuid = $1 AND dataset_version = $2 AND routed_seq IS NOT NULL
+        LIMIT {CAP + 1}) x"""  # noqa: S608 - constants only
+
+_TABLE = f"""
+    SELECT (SELECT count(*) FROM (SELECT FROM buffer_publishes p WHERE p.dataset_uuid = $1
+                AND p.commit_seq IS NOT NULL AND $2::uuid IS NOT NULL LIMIT {CAP + 1}) x) AS units,
+           t.table_bytes AS bytes, NULL::bigint AS rows, (SELECT p.committed_at FROM buffer_publishes p
+                WHERE p.dataset_uuid = $1 AND p.commit_seq IS NOT NULL ORDER BY p.commit_seq DESC LIMIT 1)
+           AS committed_at
+    FROM buffered_tables t WHERE t.dataset_uuid = $1"""  # noqa: S608 - constants only
+
+# Adjoining runs are one range of blocks; what lies between two ranges is a gap.
+_BLOCKS = f"""
+    WITH ranges AS (
+        SELECT lower(block) AS first, upper(block) - 1 AS last FROM (
+            SELECT unnest(range_agg(numrange(range_start, range_end::numeric + 1))) AS block FROM (
+                SELECT range_start, range_end FROM dataset_runs
+                WHERE dataset_uuid = $1 AND dataset_version = $2 LIMIT {CAP}) runs) blocks),
+    gaps AS (SELECT last + 1 AS start, lead(first) OVER (ORDER BY first) - 1 AS "end" FROM ranges)
+    SELECT (SELECT min(first) FROM ranges) AS first_block, (SELECT max(last) FROM ranges) AS last_block,
+           (SELECT count(*) FROM gaps WHERE "end" IS NOT NULL) AS gap_count, ARRAY(
+               SELECT ARRAY[start, "end"] FROM gaps WHERE "end" IS NOT NULL ORDER BY start LIMIT {_GAPS_SHOWN}) AS gaps
+    """  # noqa: S608 - constants only
+
+_PUBLISHED = """
+    SELECT p.entry FROM dags a JOIN dag_versions v ON v.dag_version_id = a.active_version,
+        LATERAL json_array_elements(v.document -> 'publish') AS p(entry)
+    WHERE a.org_id = $1 AND a.dag_name = $2 AND p.entry ->> 'name' = $3"""
+
+_COLUMNS = "SELECT columns, schema FROM dataset_versions WHERE dataset_uuid = $1 AND dataset_version = $2"
+
+
+async def load_content(connection: Connection, dataset: asyncpg.Record) -> DatasetContent | None:
+    """What the current generation holds; None if nobody wrote it yet."""
+    generation = dataset["dataset_uuid"], dataset["current_version"]
+    statement = {"buffered": _TABLE, "s3": _FILES}.get(dataset["storage"], _EVENTS)
+    row = await connection.fetchrow(statement, *generation)
+    if row is None or not row["units"]:
+        return None
+    blocks = await connection.fetchrow(_BLOCKS, *generation)
+    assert blocks is not None
+    return DatasetContent(
+        units=min(row["units"], CAP),
+        more=row["units"] > CAP,
+        rows=row["rows"],
+        bytes=row["bytes"],
+        first_block=_whole(blocks["first_block"]),
+        last_block=_whole(blocks["last_block"]),
+        gap_count=blocks["gap_count"],
+        gaps=[GapRow(start=int(start), end=int(end)) for start, end in blocks["gaps"]],
+        committed_at=row["committed_at"],
+    )
+
+
+def _whole(number: Any) -> int | None:
+    return None if number is None else int(number)
+
+
+async def load_publication(connection: Connection, org_id: UUID, dataset: asyncpg.Record) -> Publish | None:
+    """How the active version of its DAG publishes the dataset; None if it does not."""
+    entry = await connection.fetchval(_PUBLISHED, org_id, dataset["dag"], dataset["name"])
+    return None if entry is None else msgspec.json.decode(entry, type=Publish)
+
+
+async def load_columns(
+    connection: Connection, dataset: asyncpg.Record, publication: Publish | None
+) -> tuple[list[DatasetColumnRow], bool]:
+    """The columns of the current generation with their descriptions, and whether there are no others."""
+    row = await connection.fetchrow(_COLUMNS, dataset["dataset_uuid"], dataset["current_version"])
+    assert row is not None
+    descriptions = {} if publication is None else publication.column_descriptions
+    if row["columns"] is None or dataset["storage"] == "buffered":
+        if row["schema"] is None:
+            return [], False
+        schema = msgspec.json.decode(row["schema"], type=Schema)
+        return [
+            DatasetColumnRow(
+                name=column.name,
+                type=type_text(column),
+                nullable=column.nullable,
+                description=descriptions.get(column.name, ""),
+            )
+            for column in schema.columns
+        ], True
+    recorded = msgspec.json.decode(row["columns"], type=DatasetColumns)
+    return [
+        DatasetColumnRow(
+            name=column.name,
+            type=column.type,
+            nullable=column.nullable,
+            description=descriptions.get(column.name, column.description),
+        )
+        for column in recorded.columns
+    ], recorded.complete
