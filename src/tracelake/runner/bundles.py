@@ -107,6 +107,8 @@ class BundleCache:
             download(bundle.url, archive, bundle.size_bytes, bundle.sha256)
             unpacked = scratch / "bundle"
             unpack(archive.read_bytes(), self._limits, unpacked)
+            if place.exists():  # of an attempt that was ended while it fetched
+                remove_tree(place)
             unpacked.rename(place)
             return UnpackedBundle(fingerprint(place), _size(place))
         finally:
