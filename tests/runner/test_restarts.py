@@ -193,6 +193,17 @@ def test_a_part_that_dies_at_a_step(faults: Faults, fault: str, attempt: int, ru
     check(faults, task_id, attempt=attempt, runs=runs)
 
 
+def test_an_attempt_that_is_handed_over_again_while_it_runs(faults: Faults) -> None:
+    task_id = start_task(faults, "import time\ndef handler(event, context):\n    time.sleep(2)")
+    harness = faults.runner.dispatcher
+    faults.next = "dispatcher, before the reply"
+    harness.invoke()
+    harness.run(faults.began.wait())
+    harness.advance(HIDE_SECONDS + 1)
+    assert harness.invoke() == 1, "the next Dispatcher finds the row"
+    check(faults, task_id, attempt=1, runs=1)
+
+
 def test_a_runner_that_dies_before_its_reply_gets_the_same_attempt_again(faults: Faults) -> None:
     task_id = start_task(faults, QUICK)
     faults.next = "runner, before the reply"
