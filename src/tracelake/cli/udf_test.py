@@ -213,7 +213,8 @@ def _ending(report: TrialReport, request: TrialRequest) -> list[Text]:
 
 def _output(output: TrialOutput) -> list[RenderableType]:
     if output.kind == "buffered":
-        heading = f"{output.name}: {count(output.rows, 'row')} in {count(output.batches, 'batch')}"
+        batches = f"{count(output.rows, 'row')} in {count(output.batches, 'batch')}"
+        heading = f"{output.name}: {batches if output.batches else 'no rows'}"
         names = list(dict.fromkeys(name for row in output.first_rows for name in row))
         parts: list[RenderableType] = [_title(heading)]
         if names:
