@@ -7,6 +7,7 @@ uses; the handler gets its parts and never its bytes, so that nobody behind it c
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -19,7 +20,13 @@ import msgspec
 logger = logging.getLogger(__name__)
 
 _MAX_HEAD_BYTES = 128 * 1024
+_MOST_HEADERS = 256
 _MOST_CONNECTIONS = 64
+_READ_BYTES = 16 * 1024
+"""Taken from a connection at a time: between two reads the event loop serves others."""
+_SHARE, _BURST_SECONDS, _REQUEST_SECONDS = 0.2, 0.05, 0.0004
+"""The part of the event loop's time that one listener of a sandbox gets, what it may take at once, and what a request
+costs beyond its parsing."""
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -60,6 +67,22 @@ def refuse(status: int, code: str, message: str) -> SandboxReply:
 Handler = Callable[[SandboxRequest], Awaitable[SandboxReply]]
 
 
+class LoopShare:
+    """Divides the event loop's time: who has taken more than a share is read from later."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._taken = 0.0
+        self._since = now()
+
+    def charge(self, seconds: float) -> float:
+        """How long to pause."""
+        now = self._now()
+        self._taken = max(0.0, self._taken - (now - self._since) * _SHARE) + seconds
+        self._since = now
+        return max(0.0, self._taken - _BURST_SECONDS) / _SHARE
+
+
 @dataclass(eq=False, kw_only=True)
 class ExchangeLimits:
     body_bytes: int
@@ -70,9 +93,12 @@ class ExchangeLimits:
     on_refusal: Callable[[str], None] = lambda _reason: None
     """Gets the reason why a request was refused before it reached the handler."""
     connections: set["ExchangeProtocol"] = field(default_factory=set)
+    pending: int = 0
+    """Bytes of bodies that are held."""
+    share: LoopShare = field(default_factory=LoopShare)
 
 
-class ExchangeProtocol(asyncio.Protocol):
+class ExchangeProtocol(asyncio.BufferedProtocol):
     def __init__(self, handler: Handler, limits: ExchangeLimits) -> None:
         self._handler = handler
         self._limits = limits
@@ -83,6 +109,9 @@ class ExchangeProtocol(asyncio.Protocol):
         self._writable.set()
         self._last = False
         """The caller has said that it sends no more."""
+        self._buffer = bytearray(_READ_BYTES)
+        self._held = 0
+        """Bytes of the body of the current request, until it is answered."""
         self._begin()
 
     def _begin(self) -> None:
@@ -90,9 +119,14 @@ class ExchangeProtocol(asyncio.Protocol):
         self._headers: list[tuple[str, str]] = []
         self._body = bytearray()
         self._head_bytes = 0
+        self._release_body()
         self._problem: tuple[int, str] | None = None
 
-    # --- asyncio.Protocol
+    def _release_body(self) -> None:
+        self._limits.pending -= self._held
+        self._held = 0
+
+    # --- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -103,6 +137,7 @@ class ExchangeProtocol(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the protocol's
         self._limits.connections.discard(self)
+        self._release_body()
         self._writable.set()
         if self._work is not None:
             self._work.cancel()
@@ -118,7 +153,23 @@ class ExchangeProtocol(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 - the protocol's
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        began, requests = time.thread_time(), self._limits.requests
+        self._receive(bytes(self._buffer[:nbytes]))
+        cost = time.thread_time() - began + (requests - self._limits.requests) * _REQUEST_SECONDS
+        pause = self._limits.share.charge(cost)
+        if pause and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_later(pause, self._resume_reading)
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _receive(self, data: bytes) -> None:
         if self._work is not None:
             self._refuse("pipelined")  # a request before the reply to the last one
             return
@@ -133,7 +184,7 @@ class ExchangeProtocol(asyncio.Protocol):
             return
         if self._problem is not None:
             self._answer_and_close(*self._problem)
-        elif self._work is None and self._head_bytes - len(self._body) > _MAX_HEAD_BYTES:
+        elif self._work is None and self._head_bytes - self._held > _MAX_HEAD_BYTES:
             self._answer_and_close(431, "head")
 
     # --- httptools callbacks
@@ -142,16 +193,20 @@ class ExchangeProtocol(asyncio.Protocol):
         self._target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self._headers) == _MOST_HEADERS:
+            self._problem = (431, "head")
+            return
         self._headers.append((name.decode("ascii").lower(), value.decode("latin-1")))
 
     def on_body(self, part: bytes) -> None:
-        pending = sum(len(connection._body) for connection in self._limits.connections)
-        if len(self._body) + len(part) > self._limits.body_bytes:
+        if self._held + len(part) > self._limits.body_bytes:
             self._problem = (413, "body")
-        elif pending + len(part) > self._limits.pending_bytes:
+        elif self._limits.pending + len(part) > self._limits.pending_bytes:
             self._problem = (503, "bodies")
         else:
             self._body += part
+            self._held += len(part)
+            self._limits.pending += len(part)
 
     def on_message_begin(self) -> None:
         if self._work is not None:
@@ -174,6 +229,7 @@ class ExchangeProtocol(asyncio.Protocol):
             headers=tuple(self._headers),
             body=bytes(self._body),
         )
+        self._body = bytearray()
         self._work = asyncio.ensure_future(self._respond(request, keep=self._parser.should_keep_alive()))
 
     # --- replies

@@ -1,7 +1,7 @@
 """How an attempt ended, and the final report that says so."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import msgspec
@@ -81,17 +81,20 @@ def read_response(response: bytes) -> FinalFields:
 
 def final_report(invocation: Invocation, result: RunResult, secrets: Sequence[str]) -> CompleteRequest:
     if result.ending is RunEnding.COMPLETED:
-        fields = read_response(result.response)
-        events = announce(invocation.inputs, invocation.outputs) if fields.events is None else fields.events
-        return CompleteRequest(
-            task_id=invocation.task_id,
-            attempt=invocation.attempt,
-            lease_token=invocation.lease_token,
-            status="Completed",
-            events=events,
-            outputs=fields.outputs,
-            datasets_published=fields.datasets_published,
-        )
+        try:
+            fields = read_response(result.response)
+        except ValueError as error:  # nested so deep that it could be read on a smaller stack than this one
+            result = replace(result, ending=RunEnding.RESPONSE, message=str(error), retryable=False)
+        else:
+            return CompleteRequest(
+                task_id=invocation.task_id,
+                attempt=invocation.attempt,
+                lease_token=invocation.lease_token,
+                status="Completed",
+                events=announce(invocation.inputs, invocation.outputs) if fields.events is None else fields.events,
+                outputs=fields.outputs,
+                datasets_published=fields.datasets_published,
+            )
     return CompleteRequest(
         task_id=invocation.task_id,
         attempt=invocation.attempt,

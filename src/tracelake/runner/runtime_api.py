@@ -30,7 +30,7 @@ class FunctionError(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def frames(self) -> list[str]:
-        return [str(frame) for frame in self.stack_trace[:_MAX_FRAMES]]
+        return [str(frame) for frame in self.stack_trace]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -96,8 +96,11 @@ class RuntimeApi:
         if self.answered.is_set():
             return _refusal(400, "InvalidStateTransition")
         try:
-            self.error = msgspec.json.decode(body, type=FunctionError)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            error = msgspec.json.decode(body, type=FunctionError)
+            # As text from here on: what is nested as deep as this stack allows may be too deep for the next one.
+            frames = [str(frame) for frame in error.stack_trace[:_MAX_FRAMES]]
+            self.error = msgspec.structs.replace(error, stack_trace=frames)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             self.error = FunctionError(
                 error_type="InvalidErrorShape", error_message="the runtime's report is not valid"
             )
