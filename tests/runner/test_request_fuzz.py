@@ -18,7 +18,7 @@ from urllib.parse import unquote, unquote_to_bytes
 import h11
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.runner.attacks.messages import GRANT, OTHER, OWN, TASK, call, get, make_token, post
@@ -116,6 +116,7 @@ def read_strictly(message: bytes) -> tuple[bytes, bytes, list[tuple[bytes, bytes
         return None
 
 
+@example(message=SMUGGLING["a header after the body"], sizes=[4096])
 @given(message=mutated() | st.binary(max_size=300), sizes=st.lists(st.integers(1, 4096), min_size=1, max_size=4))
 @EXAMPLES
 def test_a_request_is_what_another_parser_reads(message: bytes, sizes: list[int]) -> None:

@@ -119,6 +119,7 @@ class ExchangeProtocol(asyncio.BufferedProtocol):
         self._headers: list[tuple[str, str]] = []
         self._body = bytearray()
         self._head_bytes = 0
+        self._head_complete = False
         self._release_body()
         self._problem: tuple[int, str] | None = None
 
@@ -192,7 +193,13 @@ class ExchangeProtocol(asyncio.BufferedProtocol):
     def on_url(self, part: bytes) -> None:
         self._target += part
 
+    def on_headers_complete(self) -> None:
+        self._head_complete = True
+
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head_complete:
+            self._problem = (400, "trailer")  # the parser reports them as headers; others ignore them
+            return
         if len(self._headers) == _MOST_HEADERS:
             self._problem = (431, "head")
             return

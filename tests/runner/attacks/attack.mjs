@@ -163,7 +163,7 @@ const verbs = {
   disk: fillDisk,
   exec: execute,
   exit: () => process.reallyExit(3),
-  files: () => { for (;;) fs.openSync("/dev/null", "r"); },
+  files: () => { for (let count = 0; count < 300; count++) fs.openSync("/dev/null", "r"); },
   forks: startMany,
   inodes: () => { for (let number = 0; ; number++) fs.mkdirSync(`/tmp/${number}`); },
   kill: (pid, signal) => process.kill(Number(pid), Number(signal)),

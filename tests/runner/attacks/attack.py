@@ -187,6 +187,11 @@ def repeat(action):
         action()
 
 
+def at_most(count, action):
+    for _ in range(count):
+        action()
+
+
 def take_memory():
     blocks = []
     while True:
@@ -226,7 +231,7 @@ def send_descriptors():
 
 def queue_signals():
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
-    while True:
+    for _ in range(2000):
         if libc.sigqueue(os.getpid(), signal.SIGRTMIN, 0) < 0:
             raise OSError(ctypes.get_errno(), "")
 
@@ -335,7 +340,7 @@ VERBS = {
     "exec": execute,
     "exit": lambda: os._exit(3),
     "family": make_sockets,
-    "files": lambda: repeat(lambda: os.open("/dev/null", os.O_RDONLY)),
+    "files": lambda: at_most(300, lambda: os.open("/dev/null", os.O_RDONLY)),
     "flight": send_descriptors,
     "forks": lambda: repeat(os.fork),
     "group_priority": group_priority,
@@ -365,8 +370,8 @@ VERBS = {
     "symlink": symlink,
     "tcp": connect_tcp,
     "tcp_memory": lambda count: fill_sockets_in_children(count, unix=False),
-    "threads": lambda: repeat(lambda: threading.Thread(target=time.sleep, args=(FOREVER,)).start()),
-    "timers": lambda: repeat(create_timer),
+    "threads": lambda: at_most(200, lambda: threading.Thread(target=time.sleep, args=(FOREVER,)).start()),
+    "timers": lambda: at_most(2000, create_timer),
     "touch": os.utime,
     "truncate": lambda path: os.open(path, os.O_WRONLY | os.O_TRUNC),
     "udp": send_datagram,

@@ -31,13 +31,13 @@ ADDRESSES = {
     "10.0.0.1:443": "a private network",
     "172.17.0.1:80": "the network of containers",
     "{address}:{port}": "this machine by its own address",
-    "8.8.8.8:53": "a name server",
+    "203.0.113.53:53": "a name server",
 }
 DATAGRAMS = {
     "192.0.2.1:53": "names as data, to a public name server",
     "169.254.169.253:53": "the name server of a cloud",
-    "255.255.255.255:67": "all machines of the network",
-    "224.0.0.251:5353": "names by multicast",
+    "255.255.255.255:9": "all machines of the network",
+    "224.0.0.1:9": "all machines by multicast",
     "[2001:db8::1]:53": "another machine by IPv6",
 }
 SOCKET_FILES = {
