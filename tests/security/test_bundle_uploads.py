@@ -14,8 +14,9 @@ from tracelake.adapters.s3.signing import S3Urls
 from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.client.uploads import upload
 from tracelake.dispatcher.bundles.rows import content_uri, staging_uri
+from tracelake.dispatcher.run_logs.rows import log_uris
 
-BUCKET = "bucket-of-bundles"
+BUCKET = "trace-bundles"
 CONTENT = b"archive" * 100
 
 
@@ -93,3 +94,18 @@ def test_the_address_of_a_bundle_reads_that_bundle(urls: S3Urls, objects: S3Obje
     assert call(url, "PUT", b"evil")[0] == 403
     assert call(url, "DELETE")[0] in (403, 405)
     assert asyncio.run(objects.get(mine)) == CONTENT
+
+
+def test_the_log_of_a_run_is_replaced_while_it_runs_and_then_final(urls: S3Urls, objects: S3ObjectStore) -> None:
+    final, running = log_uris(BUCKET, uuid4(), uuid4(), 1)
+    address = urls.sign_replace(running, seconds=600)
+    for content in (b"one", b"longer", b"2"):
+        assert call(address, "PUT", content)[0] == 200
+        assert asyncio.run(objects.get(running)) == content
+    address = urls.sign_create(final, seconds=600)
+    assert call(address, "PUT", b"without the condition")[0] == 403
+    assert call(address, "PUT", b"first", if_none_match="*")[0] == 200
+    assert call(address, "PUT", b"second", if_none_match="*")[0] == 412
+    assert asyncio.run(objects.get(final)) == b"first"
+    assert call(address, "GET")[0] == 403, "an address to write is none to read"
+    assert call(urls.sign_replace(running, seconds=600), "DELETE")[0] == 403

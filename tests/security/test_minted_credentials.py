@@ -278,3 +278,23 @@ def test_no_session_policy_opens_committed_files_for_writing(running: RunningSto
     with pytest.raises((BaseError, PermissionError)):
         obstore.put(bucket, "datasets/committed", b"2")
     assert bytes(obstore.get(bucket, "datasets/committed").bytes()) == b"1"
+
+
+def test_a_grant_of_a_platform_bucket_opens_nothing(running: RunningStore, minted: Minted) -> None:
+    """Whatever a token says by mistake: the role closes the bucket of bundles and logs to every session."""
+    access = running[0].access()
+    for bucket in running[0].private_buckets:
+        prefix = f"s3://{bucket}/runs/org/task/1/"
+        asyncio.run(minted.platform.put(f"{prefix}final.json", b"log"))
+        grants = make_grants([prefix], [prefix])
+        keys = asyncio.run(EndpointMinter(access, TASK_ROLE).mint(grants, session="task-1", seconds=900))
+        scoped = S3Access(access.endpoint, REGION, keys.access_key_id, keys.secret_access_key, keys.session_token)
+        store = open_bucket(scoped, bucket, ASKING)
+        for attempt in (
+            lambda store=store: obstore.get(store, "runs/org/task/1/final.json"),
+            lambda store=store: obstore.put(store, "runs/org/task/1/final.json", b"forged"),
+            lambda store=store: list(obstore.list(store, "runs/org/task/1")),
+        ):
+            with pytest.raises((BaseError, PermissionError)):
+                attempt()
+        assert asyncio.run(minted.platform.get(f"{prefix}final.json")) == b"log"

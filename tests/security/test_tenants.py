@@ -16,6 +16,7 @@ from tests.http.support import Refusals, check_leaks
 from tests.sink.flow import BufferFlow
 from tests.sources.webhook_support import Hook
 from tests.support.dispatcher import DispatcherHarness, Reply
+from tracelake.dispatcher.run_logs.rows import log_uris
 from tracelake.model.ids import new_id
 from tracelake.wire.contract import Listener
 from tracelake.wire.routes import routes_of
@@ -38,6 +39,7 @@ NAMED: list[tuple[str, str, Any]] = [
     ("GET", "/v1/tasks?dag={dag}", None),
     ("GET", "/v1/tasks?job={job}", None),
     ("GET", "/v1/tasks/{task_id}", None),
+    ("GET", "/v1/tasks/{task_id}/log", None),
     ("POST", "/v1/tasks/{task_id}/cancel", None),
     ("POST", "/v1/tasks/{task_id}/retry", None),
     ("POST", "/v1/tasks/{task_id}/skip", None),
@@ -55,6 +57,9 @@ NAMED: list[tuple[str, str, Any]] = [
     ("GET", "/v1/udf/bundles/{bundle_id}", None),
     ("POST", "/v1/udf/bundles/{bundle_id}/finalize", {"sha256": "0" * 64, "language": "rust"}),
     ("POST", "/v1/udf/bundles/{bundle_id}/disable", None),
+    ("GET", "/v1/udf/runs?bundle_id={bundle_id}", None),
+    ("GET", "/v1/udf/runs?dag={dag}", None),
+    ("GET", "/v1/udf/runs?job={job}&dag={dag}", None),
     ("GET", "/v1/overview?dag={dag}", None),
     ("GET", "/v1/why/task/{task_id}", None),
     ("GET", "/v1/why/job/{dag}/{job}", None),
@@ -131,6 +136,11 @@ def owner(harness: DispatcherHarness) -> Owner:
     record = query | {"duration_ms": 1, "outcome": "ok", "sql_sha256": "0" * 64}
     assert harness.service("POST", "/internal/query-audit", record).status == 200
     bundle_id = push(User(harness, world.org, "admin"))
+    row = "SELECT task_id, 1, org_id, job_id, $2, trace_now() FROM tasks WHERE task_id = $1"
+    columns = "(task_id, attempt, org_id, job_id, bundle_id, writable_until)"
+    (log,) = harness.sql(f"INSERT INTO run_logs {columns} {row} RETURNING org_id", task_ids[0], bundle_id)
+    place = log_uris(harness.config.bundle_bucket, log["org_id"], UUID(task_ids[0]), 1)[0]
+    harness.run(harness.objects.put(place, b"{}"))
     return Owner(world, flow, task_ids, world.event(world.ticks, 1), bundle_id)
 
 

@@ -154,6 +154,12 @@ class DirectoryUrls:
     def sign_upload(self, uri: str, *, size: int, seconds: int) -> tuple[str, Mapping[str, str]]:
         return f"https://objects.invalid/{uri.removeprefix('s3://')}?seconds={seconds}", {"content-length": str(size)}
 
+    def sign_replace(self, uri: str, *, seconds: int) -> str:
+        return self.sign_download(uri, seconds=seconds)
+
+    def sign_create(self, uri: str, *, seconds: int) -> str:
+        return self.sign_download(uri, seconds=seconds)
+
     def sign_download(self, uri: str, *, seconds: int) -> str:
         return f"https://objects.invalid/{uri.removeprefix('s3://')}?seconds={seconds}"
 

@@ -13,7 +13,7 @@ from tracelake.wire.retention import GcPlan, GcReply
 @click.option("--plan", "only_plan", is_flag=True, help="Show what would be removed, and remove nothing.")
 @operator_command
 def command(session: Session, only_plan: bool) -> None:
-    """Remove what is past its retention: old triggers, attempts, tasks and DAG versions, with the data only they have.
+    """Remove what is past its retention: old triggers, attempts, logs, tasks and DAG versions, with their data.
 
     The Dispatcher does this by itself, a little at a time; the settings `*_retention_days` and `kept_versions` decide
     how long everything is kept. Active versions, those that you can roll back to, and what their inputs and datasets

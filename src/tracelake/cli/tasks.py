@@ -198,6 +198,9 @@ def _show_task(session: Session, task_id: UUID) -> None:
     detail = session.ask(lambda client: client.call(routes.SHOW_TASK, task_id=task_id))
     session.show(*task_parts(detail))
     task = detail.task
+    if any(attempt.has_log for attempt in detail.attempts):
+        follow = ("--follow",) if task.status == "Running" else ()
+        session.hint("see what it printed", "logs", str(task_id), *follow)
     if task.status == "Failed" and task.next_retry_at is not None:
         session.hint("retry it now", "retry", str(task_id))
         session.hint("or cancel it", "cancel", str(task_id))

@@ -7,6 +7,7 @@ import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from tracelake.bundles.entrypoint import Language
+from tracelake.cli import udf_logs
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import cursor_option, limit_option
 from tracelake.cli.paging import collect
@@ -53,8 +54,12 @@ def command() -> None:
       trace udf test my_function
       trace udf push my_function
       trace udf list
+      trace udf logs my_dag/my_job
       trace udf disable 0192d6a2-...
     """
+
+
+command.add_command(udf_logs.command)
 
 
 @command.command()

@@ -64,6 +64,8 @@ from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.quotas.watch import QuotaWatch
 from tracelake.dispatcher.retention.loop import BATCH as RETENTION_BATCH
 from tracelake.dispatcher.retention.loop import Retention
+from tracelake.dispatcher.run_logs.log_retention import PAGE as LOGS_PAGE
+from tracelake.dispatcher.run_logs.log_retention import LogCollector
 from tracelake.dispatcher.service import DispatcherService
 from tracelake.dispatcher.sources.cron import CronSources
 from tracelake.dispatcher.sources.delivery_retention import DeliveryPruner
@@ -210,6 +212,7 @@ class Dispatcher:
         self.collector = Collector(store, objects, definitions, config)
         self.artifacts = ArtifactCollector(store, objects, config)
         self.uploads = UploadCollector(store, objects, config)
+        self.logs = LogCollector(store, objects, config)
         self.retention = Retention(store, objects, config)
         self.query_outcomes = QueryOutcomes(store, config)
         self.gauges = Gauges(store, queue, metrics, self.pressure)
@@ -315,6 +318,7 @@ class Dispatcher:
             quotas=self.quotas,
             tables=ports.tables,
             bundles=BundleUploads(store, objects, ports.urls, ports.bundles, config),
+            config=config,
         )
         endpoints = machines.endpoints() + users.endpoints()
         self.apps = {
@@ -365,6 +369,7 @@ class Dispatcher:
             loop("collector", self.collector.run_once, COLLECT_SECONDS, COLLECTOR_PAGE),
             loop("artifacts", self.artifacts.run_once, COLLECT_SECONDS, ARTIFACTS_PAGE),
             loop("uploads", self.uploads.run_once, COLLECT_SECONDS, UPLOADS_PAGE),
+            loop("logs", self.logs.run_once, COLLECT_SECONDS, LOGS_PAGE),
             loop("retention", self.retention.run_once, RETENTION_SECONDS, RETENTION_BATCH),
             loop("queries", self.query_outcomes.run_once, QUERIES_SECONDS, QUERIES_BATCH),
             loop("gauges", self.gauges.run_once, GAUGE_SECONDS),

@@ -65,6 +65,7 @@ class DispatcherConfig:
     runtimes: RuntimeRegistry
     invoke_slots: int
     bundle_bucket: str
+    log_retention_days: int
     bundle_limits: ArchiveLimits
     bundle_upload_seconds: int
     bundle_open_uploads: int

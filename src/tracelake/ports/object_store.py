@@ -112,6 +112,14 @@ class ObjectUrls(Protocol):
         """To create the object once, with one PUT of exactly `size` bytes and with the headers of the answer."""
         ...
 
+    def sign_replace(self, uri: str, *, seconds: int) -> str:
+        """To write the object with PUT, of any size and again and again."""
+        ...
+
+    def sign_create(self, uri: str, *, seconds: int) -> str:
+        """To create the object once, of any size, with PUT and `If-None-Match: *`."""
+        ...
+
     def sign_download(self, uri: str, *, seconds: int) -> str: ...
 
 

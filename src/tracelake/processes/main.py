@@ -40,6 +40,7 @@ _SECTIONS = {
     },
     "Tasks": {
         "tasks": ("tracelake.cli.tasks:command", "List or follow tasks, or show one."),
+        "logs": ("tracelake.cli.logs:command", "Show or follow what a function printed, and how it ended."),
         "retry": ("tracelake.cli.task_actions:retry", "Run failed or cancelled tasks again."),
         "skip": ("tracelake.cli.task_actions:skip", "Give up failed tasks, so that what they hold goes on."),
         "cancel": ("tracelake.cli.task_actions:cancel", "Cancel tasks."),

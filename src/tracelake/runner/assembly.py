@@ -19,6 +19,7 @@ from tracelake.runner.bundles import BundleCache
 from tracelake.runner.egress import Destinations
 from tracelake.runner.function import FunctionRunner
 from tracelake.runner.metrics import RunnerMetrics
+from tracelake.runner.run_log import LogUploads
 from tracelake.runner.service import RunnerService
 from tracelake.wire import platform, routes
 from tracelake.wire.claims import InvokeReply, InvokeRequest
@@ -65,6 +66,7 @@ class RunnerApplication:
     def __init__(self, ports: RunnerPorts, config: RunnerConfig) -> None:
         self._ports = ports
         self.metrics = RunnerMetrics()
+        self.logs = LogUploads(lambda outcome: self.metrics.log_uploads.labels(outcome).inc())
         self.service = RunnerService(
             AttemptTools(
                 functions=ports.functions,
@@ -78,6 +80,7 @@ class RunnerApplication:
                 destinations=ports.destinations,
                 scratch_bytes=config.scratch_bytes,
                 heartbeat_seconds=config.heartbeat_seconds,
+                logs=self.logs,
             ),
             self.metrics,
             slots=config.slots,
@@ -103,6 +106,7 @@ class RunnerApplication:
 
     async def close(self) -> None:
         await self.service.close()
+        await self.logs.close()
 
     async def _invoke(self, request: HttpRequest[InvokeRequest]) -> InvokeReply:
         return await self.service.take(request.body)

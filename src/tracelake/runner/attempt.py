@@ -1,4 +1,4 @@
-"""One attempt of a user's function: its bundle, its run, its heartbeats, and its final report.
+"""One attempt of a user's function: its bundle, its run, its heartbeats, its log, and its final report.
 
 The attempt is the Dispatcher's. A heartbeat that is answered with 409 ends the run at once and without a report; what
 cannot be reported is repeated until the Dispatcher answers. Nothing is tried a second time here.
@@ -16,7 +16,9 @@ from tracelake.runner.bundles import BundleCache, BundleRejected, BundleUnavaila
 from tracelake.runner.egress import Destinations
 from tracelake.runner.function import CountRefusal, FunctionRunner, StopSignal
 from tracelake.runner.outcome import RunEnding, RunResult, final_report
+from tracelake.runner.output import RunOutput
 from tracelake.runner.preparation import decode_grant, make_egress, make_runtime_api, plan_function
+from tracelake.runner.run_log import UPLOAD_SECONDS, LogUploads, RunLogWriter
 from tracelake.wire import routes
 from tracelake.wire.claims import BundleRef, Invocation
 from tracelake.wire.task_calls import CompleteRequest, HeartbeatRequest
@@ -39,6 +41,9 @@ class AttemptTools:
     destinations: Destinations
     scratch_bytes: int
     heartbeat_seconds: float
+    logs: LogUploads
+    log_seconds: float = UPLOAD_SECONDS
+    """Between two uploads of the log of a function that has just begun."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -52,16 +57,26 @@ class FunctionAttempt:
     def __post_init__(self) -> None:
         self._token = self.invocation.capability_token
         self._secrets = [self._token, str(self.invocation.lease_token), self.bundle.url]
+        self._output = RunOutput(self._secrets)
+        self._log: RunLogWriter | None = None
+        addresses = self.invocation.log
+        if addresses is not None:
+            self._secrets += [addresses.running_url, addresses.final_url]
+            tools = self.tools
+            self._log = RunLogWriter(addresses, self._output, self._secrets, tools.logs, tools.log_seconds)
 
     def stop(self, reason: RunEnding) -> None:
         self.signal.stop(reason)
 
     async def run(self) -> RunResult:
-        beating = asyncio.create_task(self._beat())
+        beside = [asyncio.create_task(self._beat())]
+        if self._log is not None:
+            beside.append(asyncio.create_task(self._log.follow()))
         try:
             result = await self._execute()
         finally:
-            beating.cancel()
+            for task in beside:
+                task.cancel()
         logger.info(
             "a function ended",
             extra={
@@ -74,6 +89,8 @@ class FunctionAttempt:
                 "refused": self.refusals.reasons,
             },
         )
+        if self._log is not None:
+            await self._log.finish(result, self.refusals.reasons)
         await self._report(result)
         return result
 
@@ -89,6 +106,7 @@ class FunctionAttempt:
                     make_egress(self.invocation, grant, self.tools.destinations, self.refusals),
                     self.signal,
                     self._secrets,
+                    self._output,
                 )
         except BundleRejected as error:
             return RunResult(ending=RunEnding.BUNDLE, message=str(error), retryable=False)

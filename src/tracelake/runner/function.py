@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from tracelake.errors import TraceError
 from tracelake.runner.exchange import ExchangeLimits, ExchangeServer, Handler
@@ -12,7 +13,7 @@ from tracelake.runner.languages import FunctionPlan, make_call, make_spec
 from tracelake.runner.launch import PreparedFunction, prepare_function
 from tracelake.runner.memory import MemoryLimiter, MemoryUse
 from tracelake.runner.outcome import RunEnding, RunResult, read_response
-from tracelake.runner.output import MOST_BYTES, OutputTail
+from tracelake.runner.output import MOST_BYTES, RunOutput
 from tracelake.runner.runtime_api import MAX_RESPONSE_BYTES, RuntimeApi
 from tracelake.sandbox.server import SandboxServer
 from tracelake.sandbox.spec import MIB, Ending, SandboxReport
@@ -64,12 +65,19 @@ class FunctionRunner:
         self._limiter = limiter
 
     async def run(
-        self, plan: FunctionPlan, api: RuntimeApi, egress: Egress, stop: StopSignal, secrets: Sequence[str] = ()
+        self,
+        plan: FunctionPlan,
+        api: RuntimeApi,
+        egress: Egress,
+        stop: StopSignal,
+        secrets: Sequence[str] = (),
+        output: RunOutput | None = None,
     ) -> RunResult:
+        """`output`: for whoever wants to see what is printed while it runs; it has the secrets then."""
         began = time.monotonic()
         try:
             async with prepare_function(self._sandboxes, make_spec(plan), make_call(plan)) as function:
-                return await self._run(function, plan, api, egress, stop, secrets, began)
+                return await self._run(function, plan, api, egress, stop, output or RunOutput(secrets), began)
         except TraceError as error:
             retryable = error.code != "runner_refused"
             return RunResult(ending=RunEnding.SANDBOX, message=error.message, retryable=retryable)
@@ -81,7 +89,7 @@ class FunctionRunner:
         api: RuntimeApi,
         egress: Egress,
         stop: StopSignal,
-        secrets: Sequence[str],
+        output: RunOutput,
         began: float,
     ) -> RunResult:
         runtime = ExchangeServer(
@@ -92,14 +100,15 @@ class FunctionRunner:
             egress.handler,
             ExchangeLimits(body_bytes=_EGRESS_BODY_BYTES, requests=_REQUESTS, on_refusal=egress.count_refusal),
         )
-        tails = [OutputTail(pipe, lambda: stop.stop(RunEnding.OUTPUT)) for pipe in (function.output, function.errors)]
+        streams = ((output.stdout, function.output), (output.stderr, function.errors))
         sandbox = function.sandbox
         limit = self._limiter.limit(function.pid, plan.memory_bytes, lambda: stop.stop(RunEnding.MEMORY))
         async with limit as memory:
             # The servers get sockets of their own: closing one must not close what the block still owns.
             await runtime.start(function.runtime.dup())
             await way_out.start(function.egress.dup())
-            reading = [asyncio.create_task(tail.read()) for tail in tails]
+            flood = partial(stop.stop, RunEnding.OUTPUT)
+            reading = [asyncio.create_task(tail.read(pipe, flood)) for tail, pipe in streams]
             try:
                 function.start()
                 await _wait_for_end(function, api, stop)
@@ -111,7 +120,7 @@ class FunctionRunner:
             memory.read()
             report = await sandbox.wait()
             result = judge(report, memory, plan, api, stop)
-        texts = [tail.text(secrets) for tail in tails]
+        output.finish()
         return RunResult(
             ending=result.ending,
             message=result.message,
@@ -121,8 +130,8 @@ class FunctionRunner:
             seconds=time.monotonic() - began,
             peak_bytes=memory.peak_bytes,
             warm=report.warm,
-            stdout=texts[0],
-            stderr=texts[1],
+            stdout=output.stdout.piece().text,
+            stderr=output.stderr.piece().text,
         )
 
 

@@ -67,6 +67,9 @@ class RunnerMetrics(HttpMetrics):
             "trace_function_changed_bundles",
             "Unpacked bundles that were no longer as the runner had left them, and were fetched again.",
         )
+        self.log_uploads = self._counter(
+            "trace_function_log_uploads", "Uploads of logs of runs, by outcome: stored or failed.", ("outcome",)
+        )
 
     def count_run(
         self, org: str, bundle: str, language: str, result: RunResult | None, refusals: Mapping[str, int]

@@ -39,8 +39,8 @@ def plan_function(invocation: Invocation, bundle: BundleRef, directory: Path, sc
 
 
 def make_runtime_api(invocation: Invocation, timeout_seconds: float) -> RuntimeApi:
-    """The event is the payload of the wire contract; the bundle's address is of no use inside."""
-    event = msgspec.structs.replace(invocation, bundle_url=None, bundle=None, org=None)
+    """The event is the payload of the wire contract; addresses for the runner stay outside."""
+    event = msgspec.structs.replace(invocation, bundle_url=None, bundle=None, org=None, log=None)
     return RuntimeApi(
         request_id=f"{invocation.task_id}-{invocation.attempt}",
         event=msgspec.json.encode(event),

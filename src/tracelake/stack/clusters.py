@@ -51,6 +51,7 @@ def plan_object_store(settings: Settings) -> EmbeddedObjectStore | None:
         config_dir=home.object_store_config,
         log_file=home.log_file("object-store"),
         ports=StorePorts.choose(settings.s3_port, home.object_store_config / "ports.json"),
+        private_buckets=(settings.bundle_bucket,),
     )
 
 

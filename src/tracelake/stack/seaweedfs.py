@@ -25,7 +25,7 @@ from tracelake.adapters.s3.access import S3Access, read_access, write_access
 from tracelake.private_files import private_directory, write_private
 from tracelake.stack.kept_ports import is_free
 from tracelake.stack.machine import ensure_socket_directory, reserve_port, socket_directory, wrap
-from tracelake.stack.store_roles import write_roles
+from tracelake.stack.store_roles import PRIVATE_BUCKETS, write_roles
 from tracelake.stack.store_security import write_security
 
 REGION = "us-east-1"
@@ -89,6 +89,8 @@ class EmbeddedObjectStore:
     config_dir: Path
     log_file: Path
     ports: StorePorts
+    private_buckets: tuple[str, ...] = PRIVATE_BUCKETS
+    """Closed to all credentials of tasks."""
 
     @property
     def endpoint(self) -> str:
@@ -115,7 +117,7 @@ class EmbeddedObjectStore:
         write_private(self._identities, json.dumps({"identities": [identity]}) + "\n")
         write_private(self.ports_file, json.dumps(dataclasses.astuple(self.ports)) + "\n")
         write_security(self.config_dir / ".seaweedfs")
-        write_roles(self._roles, _IDENTITY)
+        write_roles(self._roles, _IDENTITY, self.private_buckets)
 
     def ensure_access(self) -> S3Access:
         """Writes address and keys, which are made at first use; whoever needs them may start before the store."""

@@ -2,12 +2,14 @@
 
 The role trusts the platform's identity by its full ARN. A session is another principal, so it cannot assume the role
 again to lose its session policy. The role itself may read, write and list, and never write below `datasets/`, where
-committed files lie: whatever a session policy says, no task's credentials change those.
+committed files lie, nor reach the bucket of the platform alone, with bundles and logs: whatever a session policy says,
+no task's credentials open those.
 """
 
 import base64
 import json
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
 from tracelake.private_files import write_private
@@ -15,13 +17,15 @@ from tracelake.private_files import write_private
 ACCOUNT = "000000000000"
 TASK_ROLE = f"arn:aws:iam::{ACCOUNT}:role/trace-task"
 _KEY_BYTES = 32
+PRIVATE_BUCKETS = ("trace-bundles",)
 
 
-def write_roles(path: Path, identity: str) -> None:
+def write_roles(path: Path, identity: str, private_buckets: Sequence[str] = PRIVATE_BUCKETS) -> None:
     """Write the configuration of STS and of the role, readable by its owner alone.
 
     The key that signs session tokens stays the same, so that credentials outlive a restart of the store.
     """
+    closed = [f"arn:aws:s3:::{bucket}{tail}" for bucket in private_buckets for tail in ("", "/*")]
     policy = {
         "Version": "2012-10-17",
         "Statement": [
@@ -31,6 +35,7 @@ def write_roles(path: Path, identity: str) -> None:
                 "Resource": ["arn:aws:s3:::*", "arn:aws:s3:::*/*"],
             },
             {"Effect": "Deny", "Action": ["s3:PutObject"], "Resource": ["arn:aws:s3:::*/datasets/*"]},
+            {"Effect": "Deny", "Action": ["s3:GetObject", "s3:PutObject", "s3:ListBucket"], "Resource": closed},
         ],
     }
     trust = {

@@ -80,6 +80,15 @@ class InvokingOrg(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 1.0
 
 
+class LogAddresses(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the runner stores the log of an attempt, with PUT. Both are credentials, as the address of a bundle is."""
+
+    running_url: str
+    """For the log of the running function; may be written again."""
+    final_url: str
+    """For the final log, with `If-None-Match: *`: it is created once."""
+
+
 class Invocation(TaskPayload, frozen=True, kw_only=True, omit_defaults=True):
     """The input of an invoked attempt; it is complete, since the attempt can only make its own task calls."""
 
@@ -92,6 +101,8 @@ class Invocation(TaskPayload, frozen=True, kw_only=True, omit_defaults=True):
     """The code to run; None for operators that are not a bundle's."""
     org: InvokingOrg | None = None
     """For the runner alone: not part of the event."""
+    log: LogAddresses | None = None
+    """For the runner alone: the function does not get it."""
 
 
 class InvokeRequest(Invocation, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

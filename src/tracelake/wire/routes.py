@@ -17,6 +17,7 @@ from tracelake.wire import (
     query,
     quotas,
     retention,
+    run_logs,
     sources,
     task_calls,
     webhooks,
@@ -325,6 +326,11 @@ DISABLE_BUNDLE = Route(
     _WRITER, "POST", f"{_BUNDLE}/disable", "Disable a bundle: no attempt starts with it from now on",
     NoneType, bundles.BundleDetail, errors=("bundle_not_ready",))
 
+LIST_RUNS = Route(
+    _READER, "GET", "/v1/udf/runs", "The newest runs of a bundle or of a job, those that have a log",
+    NoneType, run_logs.FunctionRuns,
+    query=(p.uuid("bundle_id", "Of this bundle.", missing="bundle_not_found"), _OF_DAG, _OF_JOB, p.limit(100, 10)))
+
 # Sources
 
 LIST_SOURCES = Route(
@@ -352,6 +358,12 @@ LOOK_UP_TASKS = Route(
 SHOW_TASK = Route(
     _READER, "GET", _TASK_PATH, "A task with its inputs, outputs, attempts and events",
     NoneType, TaskDetail)
+READ_LOG = Route(
+    _READER, "GET", f"{_TASK_PATH}/log", "The log of a function's run: what it printed, and how it ended",
+    NoneType, run_logs.TaskLog, errors=("log_not_found", "log_expired", "task_has_no_log"),
+    query=(p.number("attempt", "Of this attempt; without it, of the newest one that has a log.", least=1),
+           p.block("stdout_from", "`stdout.next` of the reply before: only what follows is returned.", default=0),
+           p.block("stderr_from", "`stderr.next` of the reply before.", default=0)))
 CANCEL_TASK = Route(
     _WRITER, "POST", f"{_TASK_PATH}/cancel", "Cancel, or ask to stop",
     NoneType, platform.CancelReply, errors=("task_finished",))

@@ -76,6 +76,8 @@ class AttemptRow(Reply, frozen=True, kw_only=True):
     error: str | None = None
     spark: dict[str, int] | None = None
     """The figures of `SparkMetrics` that are not 0, if Spark reported any."""
+    has_log: bool = False
+    """A runner took it, and its log is kept (`GET /v1/tasks/{task_id}/log`)."""
 
 
 class TaskDetail(Reply, frozen=True, kw_only=True):

@@ -53,6 +53,15 @@ class S3Urls:
         signer = _Signer(access, access.access_key, access.secret_key, seconds)
         return signer.sign("PUT", f"/{bucket}/{key}", headers), headers
 
+    def sign_replace(self, uri: str, *, seconds: int) -> str:
+        access, (bucket, key) = self._access, _parse(uri)
+        if access.access_key is None or access.secret_key is None:
+            return sign_urls(access, self._patience, [uri], create=True, seconds=seconds)[0]
+        return _Signer(access, access.access_key, access.secret_key, seconds).sign("PUT", f"/{bucket}/{key}", {})
+
+    def sign_create(self, uri: str, *, seconds: int) -> str:
+        return sign_urls(self._access, self._patience, [uri], create=True, seconds=seconds)[0]
+
     def sign_download(self, uri: str, *, seconds: int) -> str:
         return sign_urls(self._access, self._patience, [uri], create=False, seconds=seconds)[0]
 

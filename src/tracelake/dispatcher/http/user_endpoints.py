@@ -19,6 +19,7 @@ from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.buffers.dead_batches import DeadBatches, list_dead_batches, show_dead_batch
 from tracelake.dispatcher.bundles.rows import find_bundle, list_bundles
 from tracelake.dispatcher.bundles.uploads import BundleUploads
+from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.public_ids import OrgIds, PublicIds
 from tracelake.dispatcher.quotas.admin import show_quota
@@ -41,6 +42,7 @@ from tracelake.dispatcher.views import (
     tasks,
 )
 from tracelake.dispatcher.views.orgs import Orgs
+from tracelake.dispatcher.views.run_logs import LogPositions, find_logs, list_runs, read_log
 from tracelake.dispatcher.views.settled import EventHorizon
 from tracelake.dispatcher.views.sources import list_sources
 from tracelake.dispatcher.why.dataset import why_dataset
@@ -56,6 +58,7 @@ from tracelake.wire.contract import ARROW, BYTES, Role, Route
 from tracelake.wire.dags import DeployReply
 from tracelake.wire.datasets import EventsPage
 from tracelake.wire.platform import WhoAmI
+from tracelake.wire.run_logs import TaskLog
 
 READS_AT_ONCE = 3
 READS_OF_ONE_ORG = 2
@@ -89,6 +92,7 @@ class UserEndpoints:
     objects: ObjectStore
     ids: PublicIds
     bundles: BundleUploads
+    config: DispatcherConfig
     quotas: QuotaBook = field(default_factory=QuotaBook)
     horizon: EventHorizon = field(default_factory=EventHorizon)
     reading: FairSlots = field(
@@ -157,6 +161,7 @@ class UserEndpoints:
             ),
             view(routes.LOOK_UP_TASKS, lambda db, org, r: tasks.look_up(db, org, r.body.task_ids)),
             numbered(routes.SHOW_TASK, lambda db, org, ids, r: tasks.task_detail(db, org, ids, r["task_id"])),
+            answer(routes.READ_LOG, self._read_log),
             act(routes.CANCEL_TASK, lambda actor, r: self.actions.cancel(actor, r["task_id"])),
             act(routes.RETRY_TASK, lambda actor, r: self.actions.retry(actor, r["task_id"])),
             act(routes.SKIP_TASK, lambda actor, r: self.actions.skip(actor, r["task_id"])),
@@ -167,6 +172,7 @@ class UserEndpoints:
             view(routes.SHOW_BUNDLE, lambda db, org, r: find_bundle(db, org, r["bundle_id"])),
             act(routes.FINALIZE_BUNDLE, lambda actor, r: self.bundles.finalize(actor, r["bundle_id"], r.body)),
             act(routes.DISABLE_BUNDLE, lambda actor, r: self.bundles.disable(actor, r["bundle_id"])),
+            view(routes.LIST_RUNS, lambda db, org, r: list_runs(db, org, **r.parameters)),
             view(routes.LIST_DATASETS, lambda db, org, _: datasets.list_datasets(db, org)),
             view(routes.SHOW_DATASET, lambda db, org, r: datasets.dataset_detail(db, org, r["name"])),
             numbered(
@@ -255,6 +261,14 @@ class UserEndpoints:
         if piece is None or len(piece) != length:
             raise TraceError("content_mismatch", "The file is missing, or differs from the committed one.")
         return RawReply(piece, BYTES, headers=_AS_A_FILE)
+
+    async def _read_log(self, request: HttpRequest[None]) -> TaskLog:
+        places = await self._read(
+            request, lambda db, org, r: find_logs(db, self.config, org, r["task_id"], r["attempt"])
+        )
+        positions = LogPositions(request["stdout_from"], request["stderr_from"])
+        async with self.fetching.slot(request.user_claims.org):
+            return await read_log(self.objects, self.config, places, positions)
 
     async def _read_rows(self, request: HttpRequest[RowsRequest]) -> StreamReply:
         org, body = request.user_claims.org, request.body

@@ -41,13 +41,13 @@ from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.mint import TokenMint
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.quotas.book import QuotaBook
+from tracelake.dispatcher.run_logs.rows import note_refusal, open_log
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.model.fair_share import FairShares, OrgBacklog, reserved_slots
-from tracelake.model.job import Job
 from tracelake.model.lifecycle import NotClaimed
 from tracelake.model.runtime import RuntimeKind
 from tracelake.ports import InvokeError, Invoker, ObjectUrls
-from tracelake.wire.claims import BundleRef, ClaimRequest, Invocation, InvokingOrg
+from tracelake.wire.claims import BundleRef, ClaimRequest, Invocation, InvokingOrg, LogAddresses
 
 logger = logging.getLogger(__name__)
 
@@ -300,7 +300,7 @@ class Invocations:
             quota = self.quotas.of(attempt.task.org_id).units_per_range
             return await run_in_process(attempt, payload, self.store, max_units=quota or MAX_UNITS)
         try:
-            bundle = await attempt.repeated(lambda: self._find_bundle(attempt.job))
+            bundle, log = await attempt.repeated(lambda: self._find_bundle(attempt))
         except InvokeError as error:
             await attempt.finish("Failed", error=str(error), retryable=error.retryable)
             return "Refused"
@@ -313,6 +313,7 @@ class Invocations:
             capability_token=self.mint.mint(attempt.task, attempt.job, attempt.inputs, self.clock.now()),
             bundle_url=None if bundle is None else bundle.url,
             bundle=bundle,
+            log=log,
             job=payload.job,
             operator=payload.operator,
             config=payload.config,
@@ -333,9 +334,16 @@ class Invocations:
             await attempt.finish(
                 "Failed", error=str(error), retryable=error.retryable, not_started=error.unavailable and error.retryable
             )
+            if log is not None:
+                async with self.store.connection() as connection:
+                    await note_refusal(connection, attempt.task)
             return "Refused"
         return "Started"
 
-    async def _find_bundle(self, job: Job) -> BundleRef | None:
+    async def _find_bundle(self, attempt: OwnAttempt) -> tuple[BundleRef | None, LogAddresses | None]:
+        """The code of the attempt, and where its log goes."""
         async with self.store.connection() as connection:
-            return await make_bundle_ref(connection, self.urls, self.config, job)
+            bundle = await make_bundle_ref(connection, self.urls, self.config, attempt.job)
+            if bundle is None or self.urls is None:
+                return bundle, None
+            return bundle, await open_log(connection, self.urls, self.config, attempt.task, attempt.job, bundle)

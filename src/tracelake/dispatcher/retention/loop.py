@@ -11,6 +11,7 @@ from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.retention import history, versions
+from tracelake.dispatcher.run_logs.log_retention import LogCollector, plan_logs
 from tracelake.ports import ObjectStore
 from tracelake.wire.retention import GcPlan, GcReply, GcRows, GcVersion
 
@@ -36,6 +37,7 @@ class Retention:
         self._objects = objects
         self._config = config
         self._age = timedelta(days=config.version_retention_days)
+        self._logs = LogCollector(store, objects, config)
         self._after = history.START
         """How far this process has been through tasks that no DAG made."""
 
@@ -48,6 +50,7 @@ class Retention:
                 assert count_row is not None
                 more = count_row["rows"] == history.COUNTED
                 rows.append(to_struct(GcRows, count_row, kind=kind.table, more=more, kept_days=days))
+            rows += await plan_logs(connection, self._config, history.COUNTED)
             due = await self._due_versions(connection)
             orgs = await connection.fetch(_NAMES, [row["org_id"] for row in due])
             pending = await connection.fetchrow(_PENDING)
@@ -69,6 +72,7 @@ class Retention:
         until = time.monotonic() + ROUND_SECONDS
         removed: dict[str, int] = {}
         more = await self._remove_history(removed, until)
+        more = await self._remove_logs(removed, until) or more
         more = await self._retire_versions(removed, until) or more
         more = await self._sweep_nodes(removed, until) or more
         more = await self._delete_files(removed, until) or more
@@ -98,6 +102,14 @@ class Retention:
             removed, after = await history.remove_tasks(connection, days, BATCH, self._after)
         self._after = after or history.START
         return removed, after is not None
+
+    async def _remove_logs(self, removed: dict[str, int], until: float) -> bool:
+        """Their own loop removes them too; whoever asks for a round need not wait for it."""
+        while count := await self._logs.run_once():
+            _add(removed, "run_logs", count)
+            if time.monotonic() > until:
+                return True
+        return False
 
     async def _retire_versions(self, removed: dict[str, int], until: float) -> bool:
         async with self._store.connection() as connection:

@@ -1,6 +1,6 @@
 """Tasks: the newest of an org, those behind one, given ones, and everything about one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -11,6 +11,7 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.predicates import is_open
 from tracelake.dispatcher.public_ids import OrgIds
 from tracelake.dispatcher.records import to_struct
+from tracelake.dispatcher.run_logs.rows import list_attempts_with_log
 from tracelake.dispatcher.views import paging
 from tracelake.dispatcher.views.dags import dag_exists
 from tracelake.dispatcher.views.jobs import read_outputs
@@ -123,9 +124,10 @@ async def task_detail(connection: Connection, org_id: UUID, ids: OrgIds, task_id
     outputs = await read_outputs(connection, [row["job_id"]])
     inputs = await read_inputs(connection, org_id, {task_id: row["inputs"]})
     spark = {item["attempt"]: item["figures"] for item in await connection.fetch(_SPARK_METRICS, task_id)}
-    attempts = [_attempt(item, spark) for item in await connection.fetch(_ATTEMPTS, task_id)]
+    logs = await list_attempts_with_log(connection, task_id)
+    attempts = [_attempt(item, spark, logs) for item in await connection.fetch(_ATTEMPTS, task_id)]
     if row["attempt"]:
-        attempts.append(_attempt(row, spark))
+        attempts.append(_attempt(row, spark, logs))
     events = await connection.fetch(_EVENTS, str(task_id), org_id)
     return TaskDetail(
         task=_task(row),
@@ -185,5 +187,6 @@ def _task(row: asyncpg.Record) -> TaskRow:
     return to_struct(TaskRow, row, skipped=skipped, unit=to_unit(row["unit"]))
 
 
-def _attempt(row: asyncpg.Record, spark: Mapping[int, str]) -> AttemptRow:
-    return to_struct(AttemptRow, row, spark=from_json(spark.get(row["attempt"])))
+def _attempt(row: asyncpg.Record, spark: Mapping[int, str], logs: Collection[int]) -> AttemptRow:
+    attempt = row["attempt"]
+    return to_struct(AttemptRow, row, spark=from_json(spark.get(attempt)), has_log=attempt in logs)

@@ -11,7 +11,7 @@ from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import HEARD_AT, SILENT
 from tracelake.dispatcher.views.words import counted, since, span, unit_words, waiting
 from tracelake.dispatcher.why import facts
-from tracelake.dispatcher.why.answer import Reason, answer, reason, retry_or_skip
+from tracelake.dispatcher.why.answer import Reason, Step, answer, reason, retry_or_skip
 from tracelake.dispatcher.why.stops import QUOTA_STEPS, find_limit, limit_words
 from tracelake.errors import TraceError
 from tracelake.model.task import RevisionKind
@@ -24,6 +24,7 @@ _TASK = f"""
                    WHERE v.dag_version_id = d.active_version AND s.node_id = t.node_id) AS counts,
            (SELECT max(b.number) FROM dag_version_jobs v JOIN jobs s USING (job_id)
             JOIN dag_versions b USING (dag_version_id) WHERE s.node_id = t.node_id) AS own_number,
+           EXISTS (SELECT FROM run_logs l WHERE l.task_id = t.task_id AND l.invoked) AS has_log,
            trace_now() AS now
     FROM tasks t JOIN jobs j USING (job_id)
     LEFT JOIN nodes n ON n.node_id = j.node_id
@@ -117,7 +118,9 @@ def _running(row: asyncpg.Record) -> Reason:
         )
         return reason("unheard", text, see, references=_job(row))
     text += f"; its lease holds for {span((lease - now).total_seconds())} more."
-    return reason("running", text, see, ("stop it", f"trace cancel {row['task_id']}"), references=_job(row))
+    return reason(
+        "running", text, see, *_log_step(row), ("stop it", f"trace cancel {row['task_id']}"), references=_job(row)
+    )
 
 
 async def _limited(connection: Connection, row: asyncpg.Record) -> Reason:
@@ -176,32 +179,38 @@ async def _canceled(connection: Connection, row: asyncpg.Record) -> Reason:
     return reason("canceled", text, ("run it after all", f"trace retry {row['task_id']}"), references=_job(row))
 
 
+def _log_step(row: asyncpg.Record) -> tuple[Step, ...]:
+    return (("see what it printed", f"trace logs {row['task_id']}"),) if row["has_log"] else ()
+
+
 async def _failed(connection: Connection, row: asyncpg.Record) -> list[Reason]:
-    error = f'with "{row["error"]}"' if row["error"] else "without saying why"
+    error_text = (row["error"] or "").partition("\n")[0] if row["has_log"] else row["error"]  # the log has the rest
+    error = f'with "{error_text}"' if error_text else "without saying why"
     if row["outcome"] == "Timeout":
         error = "because its lease ran out"
     of = f" of {row['max_attempts']}" if row["max_attempts"] else ""
     now = row["now"]
     if row["next_retry_at"] is not None:
         text = f"Attempt {row['attempt']}{of} failed {error}; the next one starts {_until(row['next_retry_at'], now)}."
-        return [reason("backing_off", text, ("try it now", f"trace retry {row['task_id']}"), references=_job(row))]
+        steps = (*_log_step(row), ("try it now", f"trace retry {row['task_id']}"))
+        return [reason("backing_off", text, *steps, references=_job(row))]
     ended = since(row["finished_at"], now)
     if row["skipped_at"] is not None:
         text = f"It failed {error}, and was skipped {since(row['skipped_at'], now)} ago."
         return [reason("skipped", text, ("try it after all", f"trace retry {row['task_id']}"), references=_job(row))]
-    steps = retry_or_skip(row["task_id"])
+    retry, skip = retry_or_skip(row["task_id"])
     text = f"It failed for good {ended} ago at attempt {row['attempt']}{of} {error}."
     if not row["counts"] and row["own_number"] is not None and row["active_number"] is not None:
         # Work of a version that is not active is not tried again.
         text += f" Its version is not active; version {row['active_number']} is."
-        steps = (("activate its version again", f"trace rollback {row['dag_name']} --to {row['own_number']}"), steps[1])
-    reasons = [reason("failed", text, *steps, references=_job(row))]
+        retry = ("activate its version again", f"trace rollback {row['dag_name']} --to {row['own_number']}")
+    reasons = [reason("failed", text, *_log_step(row), retry, skip, references=_job(row))]
     edge = None
     if _may_hold(row):
         edge = await connection.fetchrow(_EDGE, row["node_id"], row["edge"])
     if edge is not None:
         text = f"It holds the input {edge['name']} at {unit_words(row['unit_key'])}; {waiting(edge['backlog'])}."
-        reasons.append(reason("holds_edge", text, *steps, references=[*_job(row), ("dataset", edge["name"])]))
+        reasons.append(reason("holds_edge", text, retry, skip, references=[*_job(row), ("dataset", edge["name"])]))
     return reasons
 
 

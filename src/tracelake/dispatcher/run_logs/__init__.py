@@ -1,0 +1,1 @@
+"""Logs of runs: their rows and addresses (`rows`), and their removal (`log_retention`)."""
