@@ -8,6 +8,8 @@ All subjects take turns in one run. The last line is one JSON object of medians 
   ready. `cold_ms`: the same in Python without spares. `..._p99_ms`: the slowest of a hundred.
 - `bare_python_ms`, `bare_node_ms`: the interpreter as a plain process that imports what the runtime client imports.
 - `sandbox_cost_ms`: `python_ms` less `bare_python_ms`, round by round: the sandbox, the Runtime API and the judgement.
+- `output_ms`, `hostile_output_ms`: what the runner does with 1 MiB that a function prints: lines of a log, and text
+  that looks like tokens throughout.
 - `runs_per_second`: runs in Python, with as many at once as there are cores.
 - `verify_ms`, `verify_large_ms`: the look at an unpacked bundle before a run, of 10 and of 2,000 files.
 - `first_come_ms`, `fair_ms`: how long the one function of an org waits behind a hundred of another org, on 8 slots and
@@ -33,6 +35,7 @@ from tracelake.runner.function import CountRefusal, Egress, FunctionRunner, Stop
 from tracelake.runner.languages import FunctionPlan, find_node
 from tracelake.runner.memory import MemoryLimiter
 from tracelake.runner.outcome import RunEnding
+from tracelake.runner.output import OutputTail
 from tracelake.runner.runtime_api import RuntimeApi
 from tracelake.runner.slots import FunctionSlots
 from tracelake.sandbox.server import SandboxServer
@@ -40,6 +43,7 @@ from tracelake.sandbox.spec import MIB
 from tracelake.wire.claims import InvokingOrg
 
 INSIDE = "tracelake.runner.inside"
+CHUNK = 65_536
 FILES = {
     "main.py": "def handler(event, context):\n    return event\n",
     "main.mjs": "export async function handler(event) { return event; }\n",
@@ -65,6 +69,13 @@ async def run_function(functions: FunctionRunner, bundle: Path, language: str) -
     egress = Egress(handler=refuse_all, count_refusal=CountRefusal())
     result = await functions.run(plan, api, egress, StopSignal())
     assert result.ending is RunEnding.COMPLETED, result
+
+
+async def take_output(text: bytes) -> None:
+    tail = OutputTail(["the-token", "the-lease", "the-address"])
+    for start in range(0, len(text), CHUNK):
+        tail.feed(text[start : start + CHUNK])
+    tail.finish()
 
 
 async def spawn(command: tuple[str, ...]) -> None:
@@ -110,6 +121,8 @@ async def measure() -> dict[str, object]:
             "python": run_python,
             "bare_python": partial(spawn, BARE_PYTHON),
             "cold": partial(run_function, FunctionRunner(cold, limiter), bundle, "python"),
+            "output": partial(take_output, b"12:30:01 INFO looked at 512 rows of block 17_000_000\n" * (MIB // 54)),
+            "hostile_output": partial(take_output, b"eyJaaaaaaaa.aaaaaaaa." * (MIB // 21)),
         }
         if node := find_node():
             subjects["node"] = partial(run_function, functions, bundle, "node")

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -27,7 +28,7 @@ jobs:
     udf: {bundle_id: BUNDLE, entrypoint: main.handle}
 """
 SOURCE = """
-import socket
+import os, socket, time
 from tracelake.sdk import FunctionTask, handler
 
 @handler
@@ -39,8 +40,13 @@ def handle(task):
         socket.create_connection(('192.0.2.1', 443), timeout=2)
     except OSError:
         task.log('contained')
-    if task.inputs[0].unit.get('cursor', {}).get('to') == 2:
+    cursor = task.inputs[0].unit.get('cursor', {}).get('to')
+    if cursor == 2:
+        print('looked at', os.environ['TRACE_TASK_CAPABILITY_TOKEN'])
         raise ValueError('on purpose')
+    if cursor == 3:
+        print('waiting \\x1b[2J', flush=True)
+        time.sleep(600)
 """
 
 
@@ -85,6 +91,30 @@ def test_a_function_of_a_stack() -> None:
         stack.shell("trace trigger moves/tick --cursor 2")
         stack.wait_until(lambda: "Failed" in tasks(stack), "the function has failed")
         assert "ValueError: on purpose" in json.dumps(tasks(stack)["Failed"])
+        check_logs(stack, tasks(stack)["Failed"]["task_id"])
         page = follow(stack, "functions.md", words={"ORG": "default", "BUNDLE": bundle_id})
         assert any("running functions" in text for text in page.printed)
         assert bundle_id in page.printed[0]
+
+
+def check_logs(stack: RealStack, failed: str) -> None:
+    """The log of a failure, and one that is followed while its function runs."""
+    lines = stack.shell(f"trace logs {failed}").splitlines()
+    assert lines[0].startswith("moves/work (1, 2], attempt 1: error, after ")
+    assert lines[1] == "ValueError: on purpose"
+    assert "looked at [redacted]" in lines
+    assert f"trace logs {failed}" in stack.shell(f"trace why {failed}")
+    assert "looked at [redacted]" in stack.shell("trace udf logs moves/work")
+    stack.shell(f"trace skip {failed}")  # it holds the input
+    stack.shell("trace trigger moves/tick --cursor 3")
+    stack.wait_until(lambda: "Running" in tasks(stack), "the function runs")
+    running = tasks(stack)["Running"]["task_id"]
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(stack.shell, f"trace logs {running} --follow")
+        log = f"trace logs {running} --json"
+        stack.wait_until(lambda: "waiting" in stack.shell(log), "its output while it runs")
+        assert json.loads(stack.shell(log))["state"] == "running"
+        stack.shell(f"trace cancel {running}")
+        text = following.result(timeout=60)
+    assert "waiting \\x1b[2J\n" in text
+    assert "moves/work (2, 3], attempt 1: canceled" in text

@@ -5,8 +5,10 @@ it has ended, because only then it is known not to be a part of a credential; no
 work is linear in what is printed: a function that prints fast and cleverly costs no more than one that prints.
 """
 
+import asyncio
 import codecs
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +17,9 @@ from tracelake.sandbox.pipes import InwardPipe
 KEPT_BYTES = 256 * 1024
 MOST_BYTES = 64 * 1024 * 1024
 """A function that prints more is ended."""
+_UNPACED_BYTES = 1024 * 1024
+_REST = 4.0
+"""Rest after each piece of output, as a multiple of the time that it took."""
 _BLANK = "[redacted]"
 _LONGEST_SECRET = 64 * 1024
 """Nothing longer is taken for a credential."""
@@ -52,7 +57,10 @@ class OutputTail:
             size += len(chunk)
             if size > MOST_BYTES:
                 flood()
+            began = time.perf_counter()
             self.feed(chunk)
+            if size > _UNPACED_BYTES:  # whoever prints without end waits for the pipe, and others get their turns
+                await asyncio.sleep(_REST * (time.perf_counter() - began))
 
     def feed(self, chunk: bytes) -> None:
         text = self._word + self._decoder.decode(chunk)
