@@ -12,8 +12,9 @@ _ROUNDED = frozenset({"float", "double"})
 _TEXT = frozenset({"string"})
 _HELD: dict[ColumnType, frozenset[str]] = {
     ColumnType.BOOL: frozenset({"boolean"}),
-    **dict.fromkeys((ColumnType.INT16, ColumnType.INT32, ColumnType.INT64, ColumnType.FLOAT64), _WHOLE | _ROUNDED),
-    **dict.fromkeys((ColumnType.INT256, ColumnType.UINT256), _WHOLE | _ROUNDED | _TEXT | {"decimal"}),
+    **dict.fromkeys((ColumnType.INT16, ColumnType.INT32, ColumnType.INT64), _WHOLE),
+    **dict.fromkeys((ColumnType.INT256, ColumnType.UINT256), _WHOLE | _TEXT | {"decimal"}),
+    ColumnType.FLOAT64: _WHOLE | _ROUNDED,
     ColumnType.DECIMAL: _WHOLE | _ROUNDED | _TEXT | {"decimal"},
     ColumnType.TEXT: _TEXT | {"binary", "decimal", "date", "timestamp"},
     ColumnType.BYTES: _TEXT | {"binary"},
