@@ -72,15 +72,15 @@ class LoopShare:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._taken = 0.0
+        self._used_seconds = 0.0
         self._since = now()
 
     def charge(self, seconds: float) -> float:
         """How long to pause."""
         now = self._now()
-        self._taken = max(0.0, self._taken - (now - self._since) * _SHARE) + seconds
+        self._used_seconds = max(0.0, self._used_seconds - (now - self._since) * _SHARE) + seconds
         self._since = now
-        return max(0.0, self._taken - _BURST_SECONDS) / _SHARE
+        return max(0.0, self._used_seconds - _BURST_SECONDS) / _SHARE
 
 
 @dataclass(eq=False, kw_only=True)
@@ -110,7 +110,7 @@ class ExchangeProtocol(asyncio.BufferedProtocol):
         self._last = False
         """The caller has said that it sends no more."""
         self._buffer = bytearray(_READ_BYTES)
-        self._held = 0
+        self._body_bytes = 0
         """Bytes of the body of the current request, until it is answered."""
         self._begin()
 
@@ -124,8 +124,8 @@ class ExchangeProtocol(asyncio.BufferedProtocol):
         self._problem: tuple[int, str] | None = None
 
     def _release_body(self) -> None:
-        self._limits.pending -= self._held
-        self._held = 0
+        self._limits.pending -= self._body_bytes
+        self._body_bytes = 0
 
     # --- asyncio.BufferedProtocol
 
@@ -185,7 +185,7 @@ class ExchangeProtocol(asyncio.BufferedProtocol):
             return
         if self._problem is not None:
             self._answer_and_close(*self._problem)
-        elif self._work is None and self._head_bytes - self._held > _MAX_HEAD_BYTES:
+        elif self._work is None and self._head_bytes - self._body_bytes > _MAX_HEAD_BYTES:
             self._answer_and_close(431, "head")
 
     # --- httptools callbacks
@@ -206,13 +206,13 @@ class ExchangeProtocol(asyncio.BufferedProtocol):
         self._headers.append((name.decode("ascii").lower(), value.decode("latin-1")))
 
     def on_body(self, part: bytes) -> None:
-        if self._held + len(part) > self._limits.body_bytes:
+        if self._body_bytes + len(part) > self._limits.body_bytes:
             self._problem = (413, "body")
         elif self._limits.pending + len(part) > self._limits.pending_bytes:
             self._problem = (503, "bodies")
         else:
             self._body += part
-            self._held += len(part)
+            self._body_bytes += len(part)
             self._limits.pending += len(part)
 
     def on_message_begin(self) -> None:
