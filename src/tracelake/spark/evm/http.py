@@ -5,9 +5,7 @@ and its compression are checked, its size and its time are bounded. What a statu
 (`refusals`), since providers use the same status for different refusals.
 """
 
-import email.utils
 import http.client
-import io
 import ipaddress
 import socket
 import ssl
@@ -17,8 +15,8 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
+from tracelake.outbound_http import TimedResponse, describe_failure, read_retry_after
 from tracelake.spark.evm.endpoints import RpcEndpoint
 from tracelake.spark.evm.errors import IncompleteAnswerError, RpcError, TooLargeError, UnavailableError
 
@@ -30,7 +28,6 @@ except ImportError:  # there is no wheel of it for every machine; zlib takes twi
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """Also when unpacked."""
 _PIECE = 1024 * 1024
-_LONGEST_RETRY_AFTER = 300.0
 _BadGzipError: type[Exception] = isal_zlib.error  # type: ignore[assignment,unused-ignore]
 
 
@@ -115,7 +112,7 @@ class HttpNode:
             connection.sock.settimeout(self._options.connect_seconds)  # it has what was left of the time before
         encoding = "identity" if _is_near(connection.sock) else "gzip"
         connection.request("POST", self.endpoint.path, body, {**self._headers, "accept-encoding": encoding})
-        connection.response_class = partial(_Response, left=lambda: until - self._clock())  # type: ignore[assignment]
+        connection.response_class = partial(TimedResponse, left=lambda: until - self._clock())  # type: ignore[assignment]
         response = connection.getresponse()
         raw = self._read(response, until)
         encoding = (response.getheader("content-encoding") or "identity").lower()
@@ -123,7 +120,9 @@ class HttpNode:
             raw = self._unpack(raw)
         elif encoding != "identity":
             raise UnavailableError("an answer in an encoding that nobody asked for", host=self.endpoint.alias)
-        return NodeReply(response.status, raw, _seconds(response.getheader("retry-after"))), not response.will_close
+        return NodeReply(
+            response.status, raw, read_retry_after(response.getheader("retry-after"))
+        ), not response.will_close
 
     def _read(self, response: http.client.HTTPResponse, until: float) -> bytes | bytearray:
         length = response.length
@@ -173,39 +172,7 @@ class HttpNode:
     def _failure(self, error: Exception) -> UnavailableError:
         incomplete = isinstance(error, TimeoutError | http.client.IncompleteRead)
         kind = IncompleteAnswerError if incomplete else UnavailableError
-        return kind(_reason(error), host=self.endpoint.alias)
-
-
-class _Response(http.client.HTTPResponse):
-    """In time, all of it: status, headers and the ends of chunks too, which may come letter by letter."""
-
-    def __init__(self, sock: socket.socket, *args: Any, left: Callable[[], float], **options: Any) -> None:
-        super().__init__(sock, *args, **options)
-        self.fp.close()
-        self.fp = io.BufferedReader(_Timed(sock, left))
-
-
-class _Timed(io.RawIOBase):
-    """What a socket receives, as long as there is time left."""
-
-    def __init__(self, sock: socket.socket, left: Callable[[], float]) -> None:
-        self._sock = sock
-        self._left = left
-        self._raw = sock.makefile("rb", buffering=0)  # keeps the socket open until it is closed itself
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left = self._left()
-        if left <= 0:
-            raise TimeoutError
-        self._sock.settimeout(left)
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
+        return kind(describe_failure(error), host=self.endpoint.alias)
 
 
 def _is_near(sock: socket.socket) -> bool:
@@ -213,37 +180,3 @@ def _is_near(sock: socket.socket) -> bool:
     saves. A proxy of this network that leads elsewhere counts as near."""
     address = sock.getpeername()[0]
     return ipaddress.ip_address(address.partition("%")[0]).is_private
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    if retry_after is None:
-        return None
-    try:
-        seconds = float(retry_after)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time()
-        except ValueError:
-            return None
-    if seconds != seconds:  # not a number
-        return None
-    return min(max(0.0, seconds), _LONGEST_RETRY_AFTER)
-
-
-def _reason(error: Exception) -> str:
-    """Never the error's own words, which may repeat what was sent."""
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return "its certificate cannot be trusted"
-    if isinstance(error, ssl.SSLError):
-        return "no TLS connection could be made"
-    if isinstance(error, ConnectionRefusedError):
-        return "it takes no connections"
-    if isinstance(error, http.client.IncompleteRead):
-        return "the answer was cut short"
-    if isinstance(error, ConnectionError | http.client.RemoteDisconnected):
-        return "the connection was lost"
-    if isinstance(error, OSError):
-        return "it cannot be reached"
-    return "the answer is not HTTP as it should be"
