@@ -24,6 +24,7 @@ from tracelake.spark import chain_checks
 from tracelake.spark.evm.tables import SCHEMAS
 from tracelake.spark.operators import OPERATORS as SPARK_OPERATORS
 from tracelake.spark.reader import signed
+from tracelake.worker.feeds import FEEDS
 
 
 def test_names_are_their_keys_and_every_operator_has_a_summary() -> None:
@@ -98,6 +99,7 @@ def test_what_needs_a_function_in_the_worker() -> None:
         "noop",
         "sleep",
         "ticker",
+        *FEEDS,
         *SPARK_OPERATORS,
     }
 

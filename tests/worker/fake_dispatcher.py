@@ -24,6 +24,8 @@ from tracelake.wire.task_calls import (
     FilesRequest,
     HeartbeatReply,
     HeartbeatRequest,
+    TaskDeliveriesReply,
+    TaskDeliveriesRequest,
 )
 from tracelake.wire.units import EventIn, JobRef, TaskOutput, TaskPayload
 
@@ -65,6 +67,8 @@ class FakeDispatcher:
     file_answers: deque[FilesReply | TraceError] = field(default_factory=deque)
     """What the next questions for files are answered; then there are none."""
     file_requests: list[tuple[str, FilesRequest]] = field(default_factory=list)
+    delivery_answers: deque[TaskDeliveriesReply] = field(default_factory=deque)
+    delivery_requests: list[tuple[str, TaskDeliveriesRequest]] = field(default_factory=list)
     publish_answers: deque[TraceError] = field(default_factory=deque)
     publishes: list[tuple[str, BufferPublishRequest]] = field(default_factory=list)
 
@@ -107,6 +111,11 @@ class FakeDispatcher:
             raise answer
         self.file_requests.append((capability_token, request))
         return answer
+
+    async def deliveries(self, capability_token: str, request: TaskDeliveriesRequest) -> TaskDeliveriesReply:
+        await self._arrive("deliveries")
+        self.delivery_requests.append((capability_token, request))
+        return self.delivery_answers.popleft()
 
     async def buffer_publish(self, capability_token: str, request: BufferPublishRequest) -> BufferPublishReply:
         await self._arrive("buffer-publish")

@@ -13,11 +13,12 @@ from tracelake.ports import Delivery
 from tracelake.spark.operators import OPERATORS as SPARK_OPERATORS
 from tracelake.wire.units import EventIn
 from tracelake.worker import OperatorContext, OperatorResult
+from tracelake.worker.feeds import FEEDS
 from tracelake.worker.operators import OPERATORS, Operator
 
 
 def test_every_operator_of_the_catalogue_has_its_function() -> None:
-    assert {*OPERATORS, *SPARK_OPERATORS} == {name for name, spec in CATALOGUE.items() if spec.for_workers}
+    assert {*OPERATORS, *FEEDS, *SPARK_OPERATORS} == {name for name, spec in CATALOGUE.items() if spec.for_workers}
 
 
 def test_many_tasks_complete_and_are_acked(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from uuid import UUID
 
 from tracelake.catalogue.spec import OperatorConfig
@@ -45,6 +46,21 @@ class TableInput:
     columns: tuple[TableColumn, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class StoredDelivery:
+    """What a webhook source was sent, as it came."""
+
+    number: int
+    delivery_id: str
+    received_at: datetime
+    content_type: str
+    body: bytes
+
+
+def _no_deliveries(_item: PayloadInput) -> "list[StoredDelivery]":
+    raise NonRetryableError("deliveries cannot be read from here")
+
+
 def _nobody(_batch: Batch) -> None:
     raise NonRetryableError("nothing can be published from here")
 
@@ -79,6 +95,8 @@ class OperatorContext:
     """Publishes a batch to the sinks; returns when that is durable. Thread-safe and idempotent."""
     schema: Callable[[TaskOutput], Schema | None] = _undeclared
     """The current schema of a buffered output; None if none is declared. Thread-safe."""
+    deliveries: Callable[[PayloadInput], list[StoredDelivery]] = _no_deliveries
+    """The deliveries of an input that is a webhook source: those of the unit, in their order. Thread-safe."""
     secrets: Mapping[str, str] = field(default_factory=SecretValues, repr=False)
     """The values of the job's `secrets` by name, and no others. Errors, progress and logs blank them as a safety net:
     an operator must neither report them nor write them into data."""

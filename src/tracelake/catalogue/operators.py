@@ -7,10 +7,12 @@ from msgspec import Meta
 from tracelake.catalogue.decode import SPEC as DECODE_LOGS
 from tracelake.catalogue.evm import ALIAS as CRYO_INGEST
 from tracelake.catalogue.evm import SPEC as EVM_INGEST
+from tracelake.catalogue.http_fetch import SPEC as HTTP_FETCH
 from tracelake.catalogue.integrity import SPEC as INTEGRITY_CHECK
 from tracelake.catalogue.spec import WORKERS, OperatorConfig, OperatorSpec
 from tracelake.catalogue.sql.config import SPEC as SPARK_SQL
 from tracelake.catalogue.sql.query_config import SPEC as QUERY
+from tracelake.catalogue.webhook_rows import SPEC as WEBHOOK_ROWS
 from tracelake.model.runtime import DISPATCHER, LAMBDA
 
 Blocks = Annotated[int, Meta(ge=1, le=2**62)]
@@ -57,6 +59,7 @@ SPECS = (
     CRYO_INGEST,
     DECODE_LOGS,
     EVM_INGEST,
+    HTTP_FETCH,
     INTEGRITY_CHECK,
     OperatorSpec(
         "noop",
@@ -104,4 +107,5 @@ SPECS = (
         runtimes=frozenset({LAMBDA}),
         output_storage="s3",
     ),
+    WEBHOOK_ROWS,
 )

@@ -85,6 +85,10 @@ class OperatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """Fields of the config that name columns of the one output, with the names."""
         return {}
 
+    def secret_names(self) -> Mapping[str, str]:
+        """The secrets that the config uses, each with the field that names it; the job must list them."""
+        return {}
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorSpec:
@@ -106,6 +110,8 @@ class OperatorSpec:
     trusted: bool = False
     """It runs the platform's own code and treats users' text as data: tasks of several orgs may share a process."""
 
+    reads_deliveries: bool = False
+    """Its input is a webhook source of the same DAG with `unit: delivery`: it reads the bodies."""
     internal: bool = False
     """The platform makes its tasks, and no document may name it."""
 

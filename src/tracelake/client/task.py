@@ -25,6 +25,8 @@ from tracelake.wire.task_calls import (
     FilesRequest,
     HeartbeatReply,
     HeartbeatRequest,
+    TaskDeliveriesReply,
+    TaskDeliveriesRequest,
 )
 
 B = TypeVar("B")
@@ -60,6 +62,9 @@ class TaskClient:
 
     async def files(self, capability_token: str, request: FilesRequest) -> FilesReply:
         return await self.call(routes.LIST_INPUT_FILES, capability_token, request)
+
+    async def deliveries(self, capability_token: str, request: TaskDeliveriesRequest) -> TaskDeliveriesReply:
+        return await self.call(routes.LIST_TASK_DELIVERIES, capability_token, request)
 
     async def batch(self, calls: Sequence[TaskCall]) -> list[TaskReply | TraceError]:
         """Returns one reply per call, in order; a failed call has its error instead."""

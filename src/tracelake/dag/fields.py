@@ -132,6 +132,11 @@ SOURCE = Fields(
             default="last",
         ),
         "webhook_path": Field(WEBHOOK_PATH, "Of webhook: the end of the address that is called."),
+        "unit": Field(
+            Choice(("body", "delivery")),
+            "Of webhook: body: a body may name the unit of its event. delivery: each delivery is a unit of its own.",
+            default="body",
+        ),
     }
 )
 

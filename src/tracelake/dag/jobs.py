@@ -27,6 +27,7 @@ _SOURCE_FIELDS = (
     ("time_zone", SourceKind.CRON, False),
     ("catch_up", SourceKind.CRON, False),
     ("webhook_path", SourceKind.WEBHOOK, True),
+    ("unit", SourceKind.WEBHOOK, False),
 )
 """Field, the kind of source that has it, and whether it is required."""
 
@@ -46,6 +47,9 @@ def check_job(draft: Draft, job: JobDraft, webhook_paths: dict[str, str]) -> Non
         _check_config(job.record, operator)
         _check_config_fits_inputs(draft, job, operator)
         _check_config_fits_outputs(job, operator)
+        _check_config_fits_secrets(job, operator)
+    if operator is not None and operator.reads_deliveries:
+        _check_reads_deliveries(draft, job, operator)
 
 
 def _check_activation(job: JobDraft) -> None:
@@ -355,10 +359,43 @@ def _check_config_fits_outputs(job: JobDraft, operator: OperatorSpec) -> None:
     place.problem("config_invalid", message, f"Use `outputs: {max(writes.least, min(outputs, writes.most))}`.")
 
 
+def _check_reads_deliveries(draft: Draft, job: JobDraft, operator: OperatorSpec) -> None:
+    """Check that its input is a webhook source of this DAG whose units are deliveries, each a task of its own."""
+    if job.setting("execution_strategy") == Strategy.PER_PARTITION:
+        message = f"{operator.name} has a task for each delivery."
+        job.place_of("execution_strategy").problem("delivery_input", message, "Use PerUpdate, or leave it out.")
+    for item in job.inputs:
+        source = None if item.output is None else draft.by_name[item.output.job]
+        if source is None or not source.is_source or source.source_kind not in (SourceKind.WEBHOOK, None):
+            message = f"{operator.name} reads deliveries, so its input is a webhook source of this DAG."
+            item.place.problem("delivery_input", message, "Name a job with `source: {kind: webhook, ...}`.")
+            continue
+        if item.where is not None:
+            message = "Deliveries have no columns that `where` could name."
+            item.place.problem("delivery_input", message, "Filter the rows in a `spark_sql` job that reads them.")
+        record: Record | None = source.record.get("source")
+        if record is not None and not record.bad("unit") and record.get("unit", "body") != "delivery":
+            message = f"The units of `{source.raw_name}` may be named by bodies, so two deliveries could be one unit."
+            item.place.problem("delivery_input", message, f"Add `unit: delivery` to the source `{source.raw_name}`.")
+
+
+def _check_config_fits_secrets(job: JobDraft, operator: OperatorSpec) -> None:
+    """Check that the job lists the secrets that a valid config uses."""
+    record, config = job.record, job.config(operator)
+    if config is None or record.bad("secrets"):
+        return
+    listed = record.get("secrets") or ()
+    for name, field in config.secret_names().items():
+        if name not in listed:
+            place = locate(record.at("config"), f".{field}", None)
+            message = f"The config uses the secret `{name}`, which the job does not list."
+            place.problem("config_invalid", message, f"Add `{name}` to the job's `secrets`.")
+
+
 def _config_hint(place: DocumentPlace, operator: OperatorSpec, path: str, unknown: "re.Match[str] | None") -> str:
     if unknown is None or path:  # the fields of a nested value are unknown here
         return ""
-    fields = operator.config_type.__struct_fields__
+    fields = operator.config_type.__struct_encode_fields__
     takes = f"{operator.name} takes {one_of(fields)}." if fields else f"{operator.name} takes no config."
     return place.problems.did_you_mean(unknown[1], fields) or takes
 

@@ -26,6 +26,7 @@ CODES = {
     "dataset_name_taken": "Another dataset has this name; reported by the deploy, not by validation.",
     "dataset_owned": "The dataset belongs to another DAG, or to jobs outside of any DAG.",
     "dataset_storage": "The dataset already exists with a different storage.",
+    "delivery_input": "The operator reads deliveries: its input is a webhook source with `unit: delivery`.",
     "dispatcher_runtime": "`runtime: dispatcher` is only for control operators.",
     "dispatcher_secrets": "Jobs on `runtime: dispatcher` receive no secrets.",
     "document_too_large": "The text is larger than 1 MiB.",

@@ -174,6 +174,7 @@ def _build_source(record: Record) -> Source:
         time_zone=_UTC if zone == _UTC else zone,
         catch_up=CatchUp(source.get("catch_up", CatchUp.LAST)),
         webhook_path=None if path is None else path.removeprefix("/"),
+        unit=source.get("unit", "body"),
     )
 
 

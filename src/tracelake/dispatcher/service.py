@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from tracelake.catalogue import CATALOGUE
 from tracelake.catalogue.sql.query_config import QUERY
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.artifacts import check_artifact, list_publications
@@ -44,6 +45,7 @@ from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.replies import cancel_reply, complete_reply, created_task, events_reply, publish_reply
 from tracelake.dispatcher.task_credentials import GrantGroup, TaskCredentials, credential_seconds, record_mint
+from tracelake.dispatcher.views.deliveries import list_task_deliveries
 from tracelake.dispatcher.views.files import list_columns, list_dataset_files, list_files, read_schema
 from tracelake.dispatcher.views.relations import list_inputs, list_published
 from tracelake.errors import TraceError
@@ -86,6 +88,8 @@ from tracelake.wire.task_calls import (
     FilesRequest,
     HeartbeatReply,
     HeartbeatRequest,
+    TaskDeliveriesReply,
+    TaskDeliveriesRequest,
 )
 from tracelake.wire.units import EventIn, TaskInput
 
@@ -304,6 +308,21 @@ class DispatcherService:
                 if as_of is None:
                     raise fenced(task)
             return await list_files(connection, generation, body.start, body.end, body.after, as_of)
+
+    async def deliveries(self, claims: VerifiedClaims, body: TaskDeliveriesRequest) -> TaskDeliveriesReply:
+        """Only for an operator that reads deliveries, and only those of the task's own unit."""
+        _check_token(claims, body)
+        task, job, inputs, _ = await self._read(body.task_id)
+        check_current(task, body.attempt, body.lease_token)
+        spec = CATALOGUE.get(job.operator)
+        generation = (body.dataset_uuid, body.dataset_version)
+        granted = any((grant.dataset_uuid, grant.dataset_version) == generation for grant in claims.datasets)
+        own = [item for item in inputs if (item.dataset_uuid, item.dataset_version) == generation]
+        if spec is None or not spec.reads_deliveries or not granted or not own:
+            message = "The task does not read deliveries of this dataset."
+            raise TraceError("dataset_forbidden", message, field="dataset_uuid")
+        async with self.store.connection() as connection:
+            return await list_task_deliveries(connection, task.org_id, generation, own[0].unit, body.after)
 
     async def credentials(self, claims: VerifiedClaims, body: CredentialsRequest) -> CredentialsReply:
         _check_token(claims, body)

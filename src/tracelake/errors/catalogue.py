@@ -80,6 +80,8 @@ _KINDS = (
         "The dead letter does not exist.", "List them first (`trace outbox dead`)."),
     ErrorKind("deadline_exceeded", 409, "The attempt has reached its hard time limit.",
         "Stop the work; raise timeout_seconds of the job if it needs more time."),
+    ErrorKind("deliveries_deleted", 422, "Deliveries of the task's unit were deleted after their retention.",
+        "Skip the task, or send the data again as new deliveries; raise `webhook_retention_days` for slow jobs."),
     ErrorKind("delivery_conflict", 422, "This delivery id was used for another body.",
         "Use a new id for each delivery, or repeat the delivery exactly as it was."),
     ErrorKind("delivery_not_found", 404, "The delivery does not exist.", "List the deliveries of the job first."),

@@ -101,6 +101,8 @@ class Source(DocumentPart, frozen=True, kw_only=True):
     catch_up: CatchUp = CatchUp.LAST
     """Of cron: which of the slots that were missed are made up for."""
     webhook_path: str | None = None
+    unit: Literal["body", "delivery"] = "body"
+    """Of webhook: whether a body may name the unit of its event, or each delivery is a unit by its number."""
 
 
 class Udf(DocumentPart, frozen=True, kw_only=True):

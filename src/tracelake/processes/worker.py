@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from tracelake.adapters.s3.access import WORKING, StorePatience
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.cli.options import home_option
 from tracelake.client import FileCredential, HttpClient, InternalClient, TaskClient
+from tracelake.feeds.hosts import FeedHosts, hosts_of, parse_ports
+from tracelake.feeds.places import FeedPlaces
 from tracelake.processes.sink import keep_sink
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.configs import take_config
@@ -32,6 +35,7 @@ from tracelake.stack.follow import follow_stack, run_process
 from tracelake.stack.job_secrets import secret_provider
 from tracelake.stack.rpc_addresses import resolver
 from tracelake.worker import Worker, WorkerConfig
+from tracelake.worker.feeds import FeedOperators
 from tracelake.worker.operators import OPERATORS
 from tracelake.worker.org_process.launch import OrgProcessConfig
 from tracelake.worker.org_process.pool import OrgProcesses
@@ -91,6 +95,21 @@ def _bytes(amount: str) -> int:
     return int(amount[:-1]) * 2 ** (30 if amount[-1] in "gG" else 20)
 
 
+def feed_hosts(settings: Settings) -> Callable[[str], FeedHosts]:
+    """What the feeds of an org may call. Raises SettingsError."""
+    entries = [entry for entry in settings.feed_hosts.split(",") if entry]
+    ports = parse_ports(settings.feed_ports)
+
+    def hosts(org: str) -> FeedHosts:
+        return hosts_of(org, entries, public=settings.feed_public, ports=ports)
+
+    try:
+        hosts(settings.org)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    return hosts
+
+
 class EarlyEngine:
     """The engine of a worker, built while the rest of the stack starts: its spare process needs seconds."""
 
@@ -133,12 +152,15 @@ def build(settings: Settings, stack: Stack, engine: SparkOperators) -> tuple[Wor
     internal = HttpClient(stack.internal_url, stack.ca_file)
     task = HttpClient(stack.task_url, stack.ca_file)
     config = worker_config(settings, f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}")
+    feeds = FeedOperators(
+        engine.transfer, feed_hosts(settings), FeedPlaces(settings.feed_processes), _bytes(settings.feed_memory)
+    )
     worker = Worker(
         config,
         queue=queue,
         claims=InternalClient(internal, worker=FileCredential(settings.layout.keys / "worker.token")),
         tasks=TaskClient(task),
-        operators=OPERATORS | engine.operators(),
+        operators=OPERATORS | feeds.operators() | engine.operators(),
         secrets=secret_provider(settings.layout),
     )
     return worker, queue, [internal, task]

@@ -348,6 +348,25 @@ class Settings:
     spark_spare: bool = switch(
         True, "Whether a worker keeps one Spark process ready for the next org, to hide the start."
     )
+    feed_public: bool = switch(
+        True, "Whether feeds (`http_fetch`) may call public hosts; otherwise only those in `feed_hosts`."
+    )
+    feed_hosts: str = text(
+        "",
+        r"([a-z][a-z0-9_]{0,127}@(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}(,(?!$)|$))*",
+        "entries like acme@prices.internal:8080, separated by commas",
+        "Private hosts that feeds of an org may call, each with the org and the port: `org@host:port`.",
+    )
+    feed_ports: str = text(
+        "80,443",
+        r"[1-9][0-9]{0,4}(,[1-9][0-9]{0,4}){0,15}",
+        "ports, separated by commas",
+        "Ports of public hosts that feeds may call.",
+    )
+    feed_processes: int = integer(
+        4, "Feeds that one worker reads at the same time, each in a process of its own.", maximum=256
+    )
+    feed_memory: str = memory("1g", "Memory that the process of one feed may take.")
     recorded_chain: Path | None = file(
         "A recorded chain that `trace up` serves by JSON-RPC; workers know it as the endpoint `default`."
     )

@@ -101,6 +101,10 @@ PUBLISH_BATCH = Route(
 LIST_INPUT_FILES = Route(
     _TASK, "POST", "/v1/task/files", "The files of a dataset that the task reads",
     task_calls.FilesRequest, task_calls.FilesReply, idempotency=_READ)
+LIST_TASK_DELIVERIES = Route(
+    _TASK, "POST", "/v1/task/deliveries", "The deliveries of the webhook source that the task reads",
+    task_calls.TaskDeliveriesRequest, task_calls.TaskDeliveriesReply, idempotency=_READ,
+    errors=("deliveries_deleted",))
 MINT_CREDENTIALS = Route(
     _TASK, "POST", "/v1/task/credentials", "Credentials of the object store for the code of a task",
     task_calls.CredentialsRequest, task_calls.CredentialsReply, idempotency=_READ,

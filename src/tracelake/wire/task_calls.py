@@ -179,6 +179,29 @@ class FilesRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("as_of goes together with after, and has a zone")
 
 
+class TaskDeliveriesRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
+    """Asks for the deliveries of the webhook source that the task reads: those of its own unit, in their order."""
+
+    dataset_uuid: UUID
+    dataset_version: UUID
+    after: Cursor | None = None
+    """`next` of the previous page."""
+
+
+class TaskDelivery(Reply, frozen=True, kw_only=True):
+    number: int
+    delivery_id: str
+    received_at: datetime
+    content_type: str
+    body: bytes
+    """In Base64, as it came."""
+
+
+class TaskDeliveriesReply(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    deliveries: list[TaskDelivery]
+    next: int | None = None
+
+
 def check_range(start: int | None, end: int | None, start_name: str = "start", end_name: str = "end") -> None:
     if (start is None) != (end is None):
         raise ValueError(f"{start_name} and {end_name} go together")

@@ -19,6 +19,7 @@ from tracelake.wire.task_calls import (
     FilesRequest,
     FinalStatus,
     HeartbeatRequest,
+    TaskDeliveriesRequest,
 )
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput, TaskPayload
 
@@ -152,6 +153,15 @@ class Attempt:
             lease_token=self.lease_token,
             dataset_uuid=output.dataset_uuid,
             dataset_version=output.dataset_version,
+        )
+
+    def deliveries_request(self, item: PayloadInput) -> TaskDeliveriesRequest:
+        return TaskDeliveriesRequest(
+            task_id=self.task_id,
+            attempt=self.number,
+            lease_token=self.lease_token,
+            dataset_uuid=item.dataset_uuid,
+            dataset_version=item.dataset_version,
         )
 
     def publish_request(self, batch: Batch) -> BufferPublishRequest:

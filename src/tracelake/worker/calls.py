@@ -12,7 +12,14 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from tracelake.catalogue.context import Batch, CanceledError, EmitRefusedError, NonRetryableError, TableInput
+from tracelake.catalogue.context import (
+    Batch,
+    CanceledError,
+    EmitRefusedError,
+    NonRetryableError,
+    StoredDelivery,
+    TableInput,
+)
 from tracelake.client import DispatcherUnavailableError, TaskCall
 from tracelake.client.task import TaskReply
 from tracelake.errors import TraceError
@@ -30,6 +37,8 @@ from tracelake.wire.task_calls import (
     FilesReply,
     FilesRequest,
     HeartbeatReply,
+    TaskDeliveriesReply,
+    TaskDeliveriesRequest,
 )
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 from tracelake.worker.attempt import Attempt
@@ -42,6 +51,8 @@ FENCED = frozenset({404, 409})
 """Not current, or no such task any more: there is nothing left to say about this attempt."""
 MAX_EVENTS = 1000
 """In one call."""
+MAX_DELIVERY_BYTES = 64 * 2**20
+"""Bodies of one task's deliveries."""
 MENDED_BY_ANOTHER_ATTEMPT = frozenset({"output_incomplete"})
 """Refusals of a result that are about this attempt's files; whatever else is refused would be refused again."""
 
@@ -58,6 +69,8 @@ class TaskCalls(Protocol):
     async def files(self, capability_token: str, request: FilesRequest) -> FilesReply: ...
 
     async def buffer_publish(self, capability_token: str, request: BufferPublishRequest) -> BufferPublishReply: ...
+
+    async def deliveries(self, capability_token: str, request: TaskDeliveriesRequest) -> TaskDeliveriesReply: ...
 
 
 def may_pass(error: TraceError) -> bool:
@@ -158,6 +171,26 @@ class Reporter:
         """Asks until it was answered; raises as `OperatorContext.files` does."""
         request = attempt.schema_request(output)
         return (await self._files(attempt, request)).schema
+
+    async def deliveries(self, attempt: Attempt, item: PayloadInput) -> list[StoredDelivery]:
+        """Asks until it was answered; raises as `OperatorContext.files` does."""
+        deliveries: list[StoredDelivery] = []
+        request = attempt.deliveries_request(item)
+        while True:
+            page = request
+            reply = await self._ask(attempt, lambda token, page=page: self._tasks.deliveries(token, page))  # type: ignore[misc]
+            deliveries += [
+                StoredDelivery(part.number, part.delivery_id, part.received_at, part.content_type, part.body)
+                for part in reply.deliveries
+            ]
+            if sum(len(part.body) for part in deliveries) > MAX_DELIVERY_BYTES:
+                raise NonRetryableError(
+                    f"the deliveries of the unit have more than {MAX_DELIVERY_BYTES:,} bytes together: trigger the job"
+                    " for fewer of them at a time"
+                )
+            if reply.next is None:
+                return deliveries
+            request = msgspec.structs.replace(request, after=reply.next)
 
     async def _files(self, attempt: Attempt, request: FilesRequest) -> FilesReply:
         return await self._ask(attempt, lambda token: self._tasks.files(token, request))

@@ -23,6 +23,7 @@ from tracelake.catalogue.context import (
     NonRetryableError,
     OperatorContext,
     OperatorResult,
+    StoredDelivery,
     TableInput,
 )
 from tracelake.errors import SecretsUnavailableError, TraceError
@@ -57,6 +58,8 @@ class Speaker(Protocol):
     async def publish(self, attempt: Attempt, batch: Batch) -> None: ...
 
     async def schema(self, attempt: Attempt, output: TaskOutput) -> Schema | None: ...
+
+    async def deliveries(self, attempt: Attempt, item: PayloadInput) -> list[StoredDelivery]: ...
 
 
 async def run_operator(
@@ -135,6 +138,7 @@ def _context(attempt: Attempt, config: OperatorConfig, speaker: Speaker) -> Oper
         files=_blocking(attempt, speaker.files),
         publish=_blocking(attempt, speaker.publish),
         schema=_blocking(attempt, speaker.schema),
+        deliveries=_blocking(attempt, speaker.deliveries),
         org=attempt.org,
         traceparent=attempt.task.traceparent,
     )

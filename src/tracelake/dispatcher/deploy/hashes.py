@@ -96,7 +96,10 @@ class _Hashing:
                 for index in range(job.outputs)
                 if (publish := self._published.get((job.name, index))) and publish.write_mode == "buffered"
             ]
-            return digest("emits", job.name, job.outputs, *([shared] if shared else []))
+            # Numbers of deliveries and units that bodies name are two streams: one must not pass the other by.
+            by_delivery = job.source is not None and job.source.unit == "delivery"
+            parts_of_source: list[Any] = [*([shared] if shared else []), *(["by delivery"] if by_delivery else [])]
+            return digest("emits", job.name, job.outputs, *parts_of_source)
         own = {field: getattr(job, field) for field in DATA_FIELDS if field != "inputs"}
         own["secrets"] = sorted(job.secrets)
         own["udf"] = None if job.udf is None else job.udf.code

@@ -56,6 +56,7 @@ class MachineEndpoints:
             answer(routes.ANNOUNCE_EVENTS, lambda r: service.events(r.task_claims, r.body)),
             answer(routes.PUBLISH_BATCH, lambda r: service.buffer_publish(r.task_claims, r.body)),
             answer(routes.LIST_INPUT_FILES, lambda r: service.files(r.task_claims, r.body)),
+            answer(routes.LIST_TASK_DELIVERIES, lambda r: service.deliveries(r.task_claims, r.body)),
             answer(routes.MINT_CREDENTIALS, lambda r: service.credentials(r.task_claims, r.body)),
             answer(routes.BATCH_TASK_CALLS, batches.perform),
             answer(routes.READ_TASK_KEYS, self._read_keys),

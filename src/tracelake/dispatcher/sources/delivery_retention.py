@@ -18,7 +18,8 @@ REST_ROUNDS = 600
 _START = (datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0), "")
 
 # A page of what is old enough, oldest first, each with whether somebody may need it. The unit of an event is the unit
-# of the tasks that it made; a task that failed for good waits for a person's word.
+# of the tasks that it made; a task that failed for good waits for a person's word. A task of the next cursor may read
+# this one too: the first task of a reader reads everything before it.
 _OLD = """
     SELECT p.received_at, p.node_id, p.delivery_id, EXISTS (
         SELECT FROM jobs j JOIN job_outputs o USING (job_id)
@@ -31,6 +32,15 @@ _OLD = """
                 SELECT FROM tasks t
                 WHERE t.node_id = e.node_id AND t.edge IN (e.input_index, -1)
                   AND t.unit_end = coalesce(v.cursor, v.range_end) AND t.unit_key = v.unit
+                  AND (t.status IN ('Queued', 'Running') OR (t.status = 'Failed' AND t.skipped_at IS NULL)))
+            OR EXISTS (
+                SELECT FROM tasks t
+                WHERE t.node_id = e.node_id AND t.edge IN (e.input_index, -1) AND t.unit_start <= v.cursor
+                  AND t.unit_end = (
+                      SELECT n.unit_end FROM tasks n
+                      WHERE n.node_id = e.node_id AND n.edge = e.input_index AND n.unit_end > v.cursor
+                        AND n.unit_key = 'c:' || n.unit_end
+                      ORDER BY n.unit_end LIMIT 1)
                   AND (t.status IN ('Queued', 'Running') OR (t.status = 'Failed' AND t.skipped_at IS NULL)))
             OR EXISTS (
                 SELECT FROM tasks t

@@ -178,7 +178,8 @@ class Deliveries:
             content = (head.delivery_id, number, body_hash, head.content_type, body)
             await connection.execute(_KEEP, job.node_id, *content)
             plan.epochs = {webhook.org_id: webhook.routing_epoch}
-            plan.events += _events(job, head.delivery_id, unit_of_body(body, number))
+            unit = {"cursor": number} if webhook.by_delivery else unit_of_body(body, number)
+            plan.events += _events(job, head.delivery_id, unit)
             of_org = (job.org_id, webhook.routing_epoch)
             stopped = await self.upstream.source_stopped(connection, *of_org, job.node_id, paused=paused)
             applied = await self.writer.write(connection, plan)

@@ -50,7 +50,8 @@ _ACTIVE = """
 _COLUMNS = """
     SELECT w.path, w.org_id, w.dag_name, w.job_name, w.rotation,
            CASE WHEN w.previous_until > trace_now() THEN w.previous_until END AS previous_until,
-           j.job_id, o.routing_epoch, trace_now() AS now"""
+           j.job_id, o.routing_epoch, trace_now() AS now,
+           j.document #>> '{source,unit}' IS NOT DISTINCT FROM 'delivery' AS by_delivery"""
 
 MOST_OF_A_PATH = 64
 """Orgs that may have the same path; the oldest ones, if there are more."""
@@ -81,6 +82,8 @@ class Webhook:
     job_id: UUID
     routing_epoch: int
     now: datetime
+    by_delivery: bool = False
+    """Each delivery is a unit by its number, whatever its body names."""
 
     def secrets(self, secrets: WebhookSecrets) -> list[str]:
         """Every secret that is good now, the current one first."""
