@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from tracelake.sink.config import SinkConfig
     from tracelake.worker import WorkerConfig
 
-_DEFAULTS = Settings()
+_DEFAULTS = Settings(runner_slots=1024)
+"""Tests share Dispatchers, and leave functions running that would keep their places."""
 USER_TOKEN_RULES = configs.user_token_rules(_DEFAULTS)
 
 
