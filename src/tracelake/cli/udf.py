@@ -15,16 +15,14 @@ from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, count
 from tracelake.cli.udf_project import build_project, digest, open_bundle
 from tracelake.cli.udf_templates import RUST_BUILD, TEMPLATES, TESTS
-from tracelake.client.uploads import upload
+from tracelake.client.uploads import push_bundle
 from tracelake.client.user import UserClient
 from tracelake.wire import routes
-from tracelake.wire.bundles import BundleDetail, BundleRow, FinalizeBundleRequest, OpenBundleRequest
+from tracelake.wire.bundles import BundleDetail, BundleRow, FinalizeBundleRequest
 
 _TEST = "test"
 _LANGUAGES = click.Choice(["python", "node", "rust"])
 _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
-_KNOWN_BUNDLES = 500
-"""The newest bundles, among which a push looks for the same one."""
 
 
 class _UdfGroup(click.Group):
@@ -120,18 +118,10 @@ def push(session: Session, source: Path, language: Language | None, entrypoint: 
 
 
 async def _push(session: Session, client: UserClient, archive: bytes, request: FinalizeBundleRequest) -> BundleDetail:
-    page = await client.call(routes.LIST_BUNDLES, limit=_KNOWN_BUNDLES)
-    key = (request.sha256, request.language, request.entrypoint)
-    for row in page.bundles:
-        if row.status == "ready" and (row.sha256, row.language, row.entrypoint) == key:
-            # Finalizing once more is answered with what was recorded.
-            return await client.call(routes.FINALIZE_BUNDLE, request, bundle_id=row.bundle_id)
-    opened = await client.call(routes.OPEN_BUNDLE, OpenBundleRequest(size_bytes=len(archive)))
     columns = (TextColumn("uploading"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=session.console, transient=True, disable=not session.console.is_terminal) as bar:
         line = bar.add_task("upload", total=len(archive))
-        upload(opened.url, opened.headers, archive, lambda sent_bytes: bar.update(line, completed=sent_bytes))
-    return await client.call(routes.FINALIZE_BUNDLE, request, bundle_id=opened.bundle_id)
+        return await push_bundle(client, archive, request, lambda sent_bytes: bar.update(line, completed=sent_bytes))
 
 
 @command.command("list")

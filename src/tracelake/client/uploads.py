@@ -1,5 +1,6 @@
-"""Sends an archive to the address that an upload was opened with."""
+"""Uploads the archive of a function: a bundle, which a DAG can name."""
 
+import asyncio
 import http.client
 import ssl
 import time
@@ -7,14 +8,37 @@ from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from tracelake.client.errors import DispatcherUnavailableError
+from tracelake.client.user import UserClient
 from tracelake.model.backoff import Backoff
+from tracelake.wire import routes
+from tracelake.wire.bundles import BundleDetail, FinalizeBundleRequest, OpenBundleRequest
 
 _SECONDS = 60.0
 _TRIES = 4
 _PIECE = 64 * 1024
 _BACKOFF = Backoff(0.2, 5.0)
+_KNOWN_BUNDLES = 500
+"""The newest bundles, among which a push looks for the same one."""
 _DONE = {200, 201, 204, 409, 412}
 """409 and 412: the object is there already, by a call whose reply was lost. Finalizing compares its hash."""
+
+
+async def push_bundle(
+    client: UserClient,
+    archive: bytes,
+    request: FinalizeBundleRequest,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> BundleDetail:
+    """Uploads and finalizes the archive. The same one again is the same bundle, as long as that is enabled."""
+    page = await client.call(routes.LIST_BUNDLES, limit=_KNOWN_BUNDLES)
+    key = (request.sha256, request.language, request.entrypoint)
+    for row in page.bundles:
+        if row.status == "ready" and (row.sha256, row.language, row.entrypoint) == key:
+            # Finalizing once more is answered with what was recorded.
+            return await client.call(routes.FINALIZE_BUNDLE, request, bundle_id=row.bundle_id)
+    opened = await client.call(routes.OPEN_BUNDLE, OpenBundleRequest(size_bytes=len(archive)))
+    await asyncio.to_thread(upload, opened.url, opened.headers, archive, on_progress)
+    return await client.call(routes.FINALIZE_BUNDLE, request, bundle_id=opened.bundle_id)
 
 
 def upload(
