@@ -2,16 +2,17 @@
 
 import hashlib
 import json
+import lzma
 import shutil
 import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
-from tools import rust_bootstrap
+from tools.rust_bootstrap import PROGRAMS, SDK_PROGRAM, RustProgram
 
 from tests.sdk.vectors import DIRECTORY
-from tests.support.rust_program import rust_program, write_rust_program
+from tests.support.rust_program import write_rust_program
 from tracelake.runner.rust_sdk_files import RUST_SDK, VENDOR, read_rust_sdk
 
 BUILD_HINT = "run `python -m tools.rust_bootstrap`, and commit what it writes"
@@ -20,16 +21,17 @@ BUILD_HINT = "run `python -m tools.rust_bootstrap`, and commit what it writes"
 def test_the_program_is_built_from_these_sources(tmp_path: Path) -> None:
     program = write_rust_program(tmp_path)
     ended = subprocess.run([str(program), "sources"], env={}, capture_output=True, text=True, timeout=60)
-    assert ended.stdout.strip() == rust_bootstrap.hash_sources(), BUILD_HINT
+    assert ended.stdout.strip() == SDK_PROGRAM.hash_sources(), BUILD_HINT
 
 
-def test_the_provenance_is_that_of_the_program() -> None:
-    provenance = json.loads(rust_bootstrap.PROVENANCE.read_text())
-    assert provenance["sources_sha256"] == rust_bootstrap.hash_sources(), BUILD_HINT
-    program = rust_program()
-    assert provenance["program_sha256"] == hashlib.sha256(program).hexdigest()
-    assert b"/home/" not in program
-    assert b"/root/" not in program, "names of the machine that built it"
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=list(PROGRAMS))
+def test_the_provenance_is_that_of_the_program(program: RustProgram) -> None:
+    provenance = json.loads(program.provenance.read_text())
+    assert provenance["sources_sha256"] == program.hash_sources(), BUILD_HINT
+    content = lzma.decompress(program.archive.read_bytes())
+    assert provenance["program_sha256"] == hashlib.sha256(content).hexdigest()
+    assert b"/home/" not in content
+    assert b"/root/" not in content, "names of the machine that built it"
 
 
 def test_a_project_gets_what_building_takes() -> None:
