@@ -12,7 +12,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-system lint soak lock docs pictures clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline bench-sandbox bench-functions bench-start bench-query bench-credentials bench-columns
+.PHONY: help setup setup-dev demo test test-system lint soak lock docs pictures clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline bench-sandbox bench-functions bench-start bench-query bench-credentials
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -40,10 +40,16 @@ $(VENV)/dev: $(VENV)/runtime requirements/dev.txt
 	@$(PIP) -r requirements/dev.txt
 	@touch $@
 
+# For functions in JavaScript, where the machine has no Node. Without it, the demo leaves its function in JavaScript out.
+$(VENV)/node: $(VENV)/runtime requirements/node.txt
+	@$(PY) -c "import sys; from tracelake.runner.languages import find_node; sys.exit(find_node() is None)" \
+		|| $(PIP) -r requirements/node.txt || echo "Node could not be installed."
+	@touch $@
+
 setup: $(VENV)/classes ## Install what running needs
 setup-dev: $(VENV)/classes $(VENV)/dev ## Install what testing needs
 
-demo: setup ## From a chain to flows of tokens on a stack of its own, while parts of it are killed
+demo: setup $(VENV)/node ## From a chain to flows of tokens on a stack of its own, while parts of it are killed
 	@$(PY) -m tracelake demo
 
 lint: setup-dev ## Style, types and import rules
@@ -144,9 +150,6 @@ bench-credentials: setup-dev ## Credentials of tasks from the embedded store, wi
 
 bench-query: setup ## Queries through the Query Service against bare DuckDB on the same files; last line is JSON
 	@$(PY) -m benchmarks.query $(ARGS)
-
-bench-columns: setup-dev ## Columns inferred at deploy against sqlglot's optimizer and Spark's analysis; last line is JSON
-	@$(PY) -m benchmarks.columns $(ARGS)
 
 bench-smoke: .bench-peers/made .venv-peers/made ## Show that every benchmark still runs (minutes; the figures mean nothing)
 	@$(PY) -m benchmarks.smoke

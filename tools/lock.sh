@@ -11,5 +11,6 @@ compile() {
 compile pyproject.toml --output-file requirements/runtime.txt
 compile pyproject.toml --extra dev --constraint requirements/runtime.txt --output-file requirements/dev.txt
 compile requirements/bench.in --constraint requirements/dev.txt --output-file requirements/bench.txt
+compile requirements/node.in --constraint requirements/dev.txt --output-file requirements/node.txt
 compile requirements/build.in --output-file requirements/build.txt
 compile requirements/peers.in --output-file requirements/peers.txt

@@ -2,6 +2,8 @@
 
 import json
 import os
+import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +19,7 @@ import pytest
 
 from tests.support.chain import recorded
 from tests.support.postgres import scratch_directory, wait_until
+from tracelake.runner.languages import find_node
 
 FIRST, LAST = 100, 199
 TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
@@ -71,6 +74,8 @@ class Expected:
         self.amounts: Counter[tuple[str, str]] = Counter()
         self.sent: dict[str, list[tuple[str, int]]] = {}
         """Token and block of each transfer, by sender."""
+        self.mints: set[tuple[str, str]] = set()
+        """Transaction and token of each mint of an ERC-20 token."""
         self.largest: dict[str, tuple[int, int, int]] = {}
         """Of each ERC-20 token: amount, block and log (both negative: the first one counts)."""
         for one in blocks:
@@ -89,6 +94,8 @@ class Expected:
         sender = "0x" + topics[1 if topics[0] == TRANSFER else 2][-40:]
         self.sent.setdefault(sender, []).append((token, number))
         if topics[0] == TRANSFER and len(topics) == 3:
+            if not int(topics[1], 16):
+                self.mints.add((log["transactionHash"], token))
             transfer = (amount, -number, -int(log["logIndex"], 16))
             self.largest[token] = max(self.largest.get(token, transfer), transfer)
 
@@ -155,6 +162,7 @@ def test_a_chain_becomes_flows_though_a_worker_is_killed(place: Path) -> None:
             assert flow["amount"] == pytest.approx(expected.amounts[flow["hour"], flow["token"]])
 
         check_table(told, story)
+        check_functions(told, story, expected)
         assert [query["rows"] for query in told["queries"]] == expected.answers()
         asked = json.loads(trace(home, "query", told["queries"][0]["sql"], "--json").stdout)
         assert asked["rows"] == told["queries"][0]["rows"]
@@ -190,6 +198,36 @@ def check_table(told: dict[str, Any], story: str) -> None:
     assert " failed: " in story
     assert "deployed the schema that knows mints: allow `mint` in the column `kind`" in story
     assert told["datasets"]["large_transfers"]["rows"] > 0
+
+
+def check_functions(told: dict[str, Any], story: str, expected: "Expected") -> None:
+    """That what they published is right, the demo's own checks say; and mints are counted here, log by log."""
+    functions, units = told["functions"], (LAST - FIRST + 1) // 50
+    assert functions["problem"] is None, "these tests need a machine that isolates functions"
+    left_out = {"mints"} if find_node() is None else set()
+    left_out |= set() if platform.machine() == "x86_64" else {"totals"}
+    assert set(functions["left_out"]) == left_out
+    assert functions["runs"] == dict.fromkeys({"whales", "mints", "totals"} - left_out, units)
+    assert told["datasets"]["whales"]["rows"] > 0
+    if "mints" not in left_out:
+        assert told["datasets"]["mint_alerts"]["rows"] == len(expected.mints) > 0
+    hostile = functions["hostile"]
+    assert [attempt["tried"] for attempt in hostile["attempts"] if not attempt["refused"]] == []
+    assert len(hostile["attempts"]) == 16
+    results = {attempt["tried"]: attempt["result"] for attempt in hostile["attempts"]}
+    # What refused it, so that a target which is not there does not pass for a sandbox.
+    assert results["read a key of the platform"] == "no such file or directory"
+    assert results["kill the runner"] == "no such process"
+    assert results["connect to the internet"] == "network is unreachable"
+    assert results["list the files of another dataset"] == "403 egress_refused"
+    assert results["complete another task"] == "403 egress_refused"
+    assert re.fullmatch(
+        r"resource temporarily unavailable, after \d\d processes", results["start processes without end"]
+    )
+    assert hostile["memory"].startswith("memory")
+    assert hostile["runner_restarts"] == 0
+    assert hostile["runs_afterwards"] > 0
+    assert "started a hostile one" in story
 
 
 def look_at_rows(home: str, file: Path, expected: Expected) -> None:

@@ -12,9 +12,12 @@ import pyarrow as pa
 import pytest
 
 from tests.stack.demo_support import START, quiet, task
+from tests.stack.test_demo_functions import make_story
 from tests.support.postgres import scratch_directory
 from tracelake.client.stack import ObjectStoreAddress, Stack
-from tracelake.demo import DemoError, command, plan, questions, results, stack, table, tell, watch
+from tracelake.demo import DemoError, checks, command, plan, questions, results, stack, table, tell, watch
+from tracelake.demo.function_runs import FunctionStory
+from tracelake.demo.functions import FUNCTIONS
 from tracelake.wire.datasets import LineageEdge, LineageReply
 from tracelake.wire.query import QueryReply, ResultColumn
 
@@ -102,7 +105,7 @@ def test_a_stage_that_fails_stops_everything_and_says_where_the_logs_are(
 
 
 def test_a_result_that_is_not_right_is_kept_to_be_looked_at(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = replace(found(), checks=[results.Check("each of the blocks is there once", right=False)])
+    wrong = replace(found(), checks=[checks.Check("each of the blocks is there once", right=False)])
     status, said = run_demo(scratch, monkeypatch, "", ValueError(), found=wrong)
     assert status == 1
     assert StandIn.stopped == 1
@@ -311,6 +314,36 @@ def test_the_end_of_the_story() -> None:
     ):
         assert line in said, said
     assert "NO" not in said
+
+
+def test_the_story_of_functions() -> None:
+    screen, out = quiet(160)
+    told = replace(
+        story(), functions=make_story(skipped={"mints": "this machine has no Node"}, functions=FUNCTIONS[:1])
+    )
+    tables = [results.Made("whales", 1234, None, 4096)]
+    tell.tell(screen.console, CHOSEN, told, replace(found(), made=[*made(), *tables]))
+    said = out.getvalue()
+    for line in (
+        "whales    Python    whales        2  1,234\n",
+        "mints was left out: this machine has no Node.\n",
+        "read the machine's accounts  no such file or directory\n",
+        "take all memory              memory: more than 64 MiB\n",
+        "2  runs of functions, besides the hostile one\n",
+    ):
+        assert line in said, said
+    reply = json.loads(json.dumps(tell.as_json(CHOSEN, told, found(), None)))["functions"]
+    assert (reply["runs"], reply["left_out"]) == ({"whales": 2}, {"mints": "this machine has no Node"})
+    assert reply["hostile"]["attempts"][0]["refused"] is True
+
+
+def test_a_machine_without_functions() -> None:
+    screen, out = quiet(160)
+    told = replace(story(), functions=FunctionStory(problem="the sandbox needs user namespaces"))
+    tell.tell(screen.console, CHOSEN, told, found())
+    assert "None ran: the sandbox needs user namespaces. See docs/functions.md.\n" in out.getvalue()
+    assert tell.as_json(CHOSEN, told, found(), None)["functions"]["hostile"] is None
+    assert found().right, "a machine that cannot isolate functions is no failure"
 
 
 def test_the_same_for_programs() -> None:

@@ -18,6 +18,7 @@ from tracelake.cli.session import make_console
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
 from tracelake.demo import DemoError, plan, questions, results, tell, watch
+from tracelake.demo.function_runs import DemoFunctions
 from tracelake.demo.screen import DemoScreen
 from tracelake.demo.stack import LEASE_SECONDS, DemoStack
 from tracelake.demo.table import DemoTable
@@ -48,8 +49,13 @@ def command(keep: bool, rpc: str | None, blocks: BlockRange | None, as_json: boo
     A recorded chain of 4,000 blocks is served as a node would. A range of it is split, read in parallel, checked, its
     token transfers decoded, and summed up per token and hour, on Spark; two jobs collect large transfers in one table
     of Postgres. On the way one of the two workers gets a SIGKILL, then the sink that fills the table. A mistake in the
-    table's schema, made on purpose, fails the tasks whose rows do not fit; they are retried once it is mended. At the
-    end: what was made, where it comes from, what it took, and whether it is right.
+    table's schema, made on purpose, fails the tasks whose rows do not fit; they are retried once it is mended.
+
+    Meanwhile functions in Python, JavaScript and Rust read the transfers, each run in a sandbox, and a hostile function
+    tries to get out of its own. A function whose language this machine cannot run is left out; where the machine
+    cannot isolate functions, none runs. The demo says so and goes on.
+
+    At the end: what was made, where it comes from, what it took, and whether it is right.
 
     Nothing outside a temporary directory is touched, and nothing is left running unless you say --keep. Ctrl-C stops
     it.
@@ -130,7 +136,9 @@ class Demo:
         return 0 if results.right else 1
 
     def _work(self, stack: DemoStack) -> tuple[watch.Story, results.Results]:
-        self.screen.say("starting a stack: two Postgres clusters, an object store, a Dispatcher, two workers, a sink")
+        self.screen.say(
+            "starting a stack: two Postgres clusters, an object store, a Dispatcher, two workers, a sink, a runner"
+        )
         info = stack.start()
         node = (
             f"a JSON-RPC endpoint serves {self.plan.label}" if self.plan.recording else f"the node is {self.plan.label}"
@@ -141,13 +149,14 @@ class Demo:
     async def _follow(self, home: Home, stack: Stack) -> tuple[watch.Story, results.Results]:
         client = UserClient.of_stack(stack)
         try:
-            await watch.begin(client, self.plan, self.screen)
+            functions = DemoFunctions(stack, client, self.plan, self.screen)
+            await watch.begin(client, self.plan, self.screen, functions)
             table = DemoTable(stack, client, self.plan, self.screen)
-            story = await watch.follow(home, client, self.plan, self.screen, table)
+            story = await watch.follow(home, client, self.plan, self.screen, table, functions)
             self.screen.close()
             self.screen.say("all done; reading the datasets")
             outcome, answers = await asyncio.gather(
-                results.collect(stack, client, self.plan, story, table), questions.ask(stack)
+                results.collect(stack, client, self.plan, story, table, functions), questions.ask(stack)
             )
             return story, replace(outcome, answers=answers)
         finally:

@@ -60,6 +60,10 @@ class DemoPlan:
     def units(self) -> int:
         return self.last // self.unit - self.first // self.unit + 1
 
+    def unit_start(self, block: int) -> int:
+        """The first block of the unit that the block is in."""
+        return max(self.first, block // self.unit * self.unit)
+
     def document(self, *, without_mints: bool = False) -> bytes:
         """The DAG as it is shipped, for this chain and units of this size; or with a schema that forgets mints."""
         text = _PACKAGE.joinpath("flows.yaml").read_text()

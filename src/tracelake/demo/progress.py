@@ -47,12 +47,13 @@ def measure(plan: DemoPlan, tasks: Iterable[TaskRow]) -> list[JobProgress]:
     for task in tasks:
         if task.job in by_job:
             by_job[task.job].append(task)
-    measures = [_measure(job, by_job[job], plan.units, plan.blocks) for job in JOBS]
+    measures = [measure_job(job, by_job[job], plan.units, plan.blocks) for job in JOBS]
     # It reads no block, it only cuts their range into units.
-    return [_measure(SPLIT, by_job[SPLIT], 1, 0), *measures]
+    return [measure_job(SPLIT, by_job[SPLIT], 1, 0), *measures]
 
 
-def _measure(job: str, rows: Sequence[TaskRow], total: int, blocks: int) -> JobProgress:
+def measure_job(job: str, rows: Sequence[TaskRow], total: int, blocks: int) -> JobProgress:
+    """The progress of a job with `total` tasks, from those that there are."""
     done = [row for row in rows if row.status == "Completed"]
     finished = [row.finished_at for row in done if row.finished_at is not None]
     claimed = [row.claimed_at for row in rows if row.claimed_at is not None]

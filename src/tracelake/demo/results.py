@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 from tracelake.adapters.s3.access import WORKING, read_access
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
+from tracelake.demo.checks import Check, verify_functions
+from tracelake.demo.function_runs import DemoFunctions
 from tracelake.demo.plan import DATASETS, JOBS, TABLE, DemoPlan
 from tracelake.demo.questions import QuestionReply
 from tracelake.demo.table import DemoTable, Row
@@ -30,6 +32,17 @@ from tracelake.wire.task_calls import DataFile
 from tracelake.wire.tasks import TaskDetail
 
 _HOUR = 3600
+_TRANSFER_COLUMNS = [
+    "block_number",
+    "log_index",
+    "transaction_hash",
+    "token",
+    "standard",
+    "from_address",
+    "to_address",
+    "amount_f64",
+    "amount_string",
+]
 _LARGEST_OF_TOKEN = 20
 _SAME = 1e-9
 """Sums of doubles depend on the order in which they are added up."""
@@ -44,12 +57,6 @@ class Made:
     files: int | None
     """None: it is a table of Postgres."""
     bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    said: str
-    right: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,9 @@ class Results:
         return all(check.right for check in self.checks)
 
 
-async def collect(stack: Stack, client: UserClient, plan: DemoPlan, story: Story, table: DemoTable) -> Results:
+async def collect(
+    stack: Stack, client: UserClient, plan: DemoPlan, story: Story, table: DemoTable, functions: DemoFunctions
+) -> Results:
     details = [await client.call(routes.SHOW_TASK, task_id=task.task_id) for task in story.tasks]
     datasets = {row.name: row for row in (await client.call(routes.LIST_DATASETS)).datasets}
     files = {
@@ -97,14 +106,16 @@ async def collect(stack: Stack, client: UserClient, plan: DemoPlan, story: Story
         return await asyncio.to_thread(lambda: pa.concat_tables(read_files(access, files[name], columns, WORKING)))
 
     blocks = await read("blocks", ["block_number", "timestamp"])
-    columns = ["block_number", "log_index", "token", "standard", "from_address", "amount_f64", "amount_string"]
-    transfers = await read("transfers", columns)
+    transfers = await read("transfers", _TRANSFER_COLUMNS)
     rows = await table.rows()
     flows = summed(await read("hourly_flows", ["hour", "token", "standard", "transfers", "amount"]))
     findings = await read("findings", ["check"])
     outputs = [_made(name, datasets[name], details, files[name]) for name in DATASETS]
     checks = verify(plan, story, blocks, transfers, flows, outputs) + verify_table(plan, story, transfers, rows)
     outputs.append(Made(TABLE, len(rows), None, await table.size()))
+    published = await functions.settle()
+    outputs += [Made(name, len(content.rows), None, content.bytes) for name, content in published.items()]
+    checks += verify_functions(plan, functions.story, transfers, published)
     outcomes = [attempt.outcome for detail in details for attempt in detail.attempts]
     return Results(
         made=outputs,

@@ -31,7 +31,6 @@ SETTINGS = {
     "reconcile_seconds": "5",
     "reconcile_grace_seconds": "15",
     "workers": "2",
-    "runner": "false",
     # A process of its own, so that it can be killed by itself.
     "worker_sink": "false",
     "sinks": "1",

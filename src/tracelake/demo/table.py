@@ -78,6 +78,7 @@ class DemoTable:
         self._plan = plan
         self._screen = screen
         self._killed: int | None = None
+        self._dataset_uuid: UUID | None = None
         self.story = TableStory()
 
     async def look(self) -> None:
@@ -183,11 +184,18 @@ class DemoTable:
             await service.close()
 
     async def _name(self) -> str:
-        return quoted(table_name((await self._dataset()).dataset_uuid))
+        return quoted(table_name(await self._uuid()))
+
+    async def _uuid(self) -> UUID:
+        if self._dataset_uuid is None:
+            self._dataset_uuid = (await self._dataset()).dataset_uuid
+        return self._dataset_uuid
 
     async def _in_table(self) -> int:
         async with self._data() as data:
-            batches: int = await data.fetchval("SELECT count(*) FROM buffer_commits")
+            # Functions have tables too, which the same sink fills.
+            statement = "SELECT count(*) FROM buffer_commits WHERE dataset_uuid = $1"
+            batches: int = await data.fetchval(statement, await self._uuid())
         return batches
 
     def _data(self) -> "AbstractAsyncContextManager[Connection]":

@@ -16,6 +16,7 @@ from tracelake.cli.lineage import lineage_trees
 from tracelake.cli.query_table import render, show_result
 from tracelake.cli.session import show
 from tracelake.cli.text import count, unit_text
+from tracelake.demo.function_runs import FunctionStory
 from tracelake.demo.plan import DAG, DemoPlan
 from tracelake.demo.results import Flow, Results
 from tracelake.demo.watch import Story
@@ -44,6 +45,7 @@ def tell(console: Console, plan: DemoPlan, story: Story, results: Results) -> No
         _say(console, "No token was moved in these blocks.")
     _say(console, "\nWhere it comes from", "bold")
     _lineage(console, results)
+    _functions(console, story.functions, results)
     _say(console, "\nWhat it took", "bold")
     show(console, _numbers(plan, story, results))
     _say(console, "\nIs it right?", "bold")
@@ -102,6 +104,7 @@ def as_json(plan: DemoPlan, story: Story, results: Results, home: Home | None) -
             "refused": story.table.refused,
             "retried": story.table.retried,
         },
+        "functions": _functions_json(story.functions),
         "queries": [
             {
                 "question": answer.question.text,
@@ -208,6 +211,48 @@ def _lineage(console: Console, results: Results) -> None:
         )
 
 
+def _functions(console: Console, story: FunctionStory, results: Results) -> None:
+    _say(console, "\nUsers' functions: untrusted code, each run in a sandbox of its own (`trace udf`)", "bold")
+    if story.problem is not None:
+        _say(console, f"None ran: {story.problem}. See docs/functions.md.")
+        return
+    rows = {each.name: each.rows for each in results.made}
+    table = _table("function", "language", "publishes", "runs", "rows", left=3)
+    for function in story.functions:
+        runs = sum(task.status == "Completed" for task in story.of(function))
+        table.add_row(function.job, function.title, function.dataset, f"{runs:,}", f"{rows[function.dataset]:,}")
+    show(console, table)
+    for job, reason in story.skipped.items():
+        _say(console, f"{job} was left out: {reason}.")
+    _say(console, "\nA hostile function, and how each of its attempts ended", "bold")
+    table = _table("it tried to", "what came of it", left=2)
+    for attempt in story.attempts:
+        table.add_row(attempt.tried, Text(attempt.result, style="" if attempt.refused else "red"))
+    table.add_row("take all memory", story.memory_end)
+    show(console, table)
+
+
+def _functions_json(story: FunctionStory) -> dict[str, Any]:
+    return {
+        "problem": story.problem,
+        "left_out": story.skipped,
+        "runs": {
+            function.job: sum(task.status == "Completed" for task in story.of(function)) for function in story.functions
+        },
+        "hostile": None
+        if story.problem is not None
+        else {
+            "attempts": [
+                {"tried": attempt.tried, "refused": attempt.refused, "result": attempt.result}
+                for attempt in story.attempts
+            ],
+            "memory": story.memory_end,
+            "runner_restarts": story.runner_restarts,
+            "runs_afterwards": story.runs_afterwards,
+        },
+    }
+
+
 def _numbers(plan: DemoPlan, story: Story, results: Results) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(justify="right", style="bold")
@@ -220,6 +265,8 @@ def _numbers(plan: DemoPlan, story: Story, results: Results) -> Table:
     retries = results.attempts - results.tasks
     again = "1 retry" if retries == 1 else f"{retries} retries"
     table.add_row(f"{results.tasks:,}", f"tasks, in {results.attempts:,} attempts ({again})")
+    if story.functions.runs:
+        table.add_row(f"{story.functions.runs:,}", "runs of functions, besides the hostile one")
     if story.kill is not None and story.kill.returns:
         task_count = count(len(story.kill.left), "task")
         table.add_row(

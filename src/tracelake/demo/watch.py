@@ -20,6 +20,7 @@ from tracelake.cli.status import read_parts
 from tracelake.cli.text import clean, unit_text
 from tracelake.client.user import UserClient
 from tracelake.demo import DemoError
+from tracelake.demo.function_runs import DemoFunctions, FunctionStory
 from tracelake.demo.plan import DAG, SOURCE, TABLE, WRITERS, DemoPlan
 from tracelake.demo.progress import measure
 from tracelake.demo.screen import DemoScreen
@@ -84,10 +85,11 @@ class Story:
     kill: Kill | None = None
     tasks: list[TaskRow] = field(default_factory=list)
     table: TableStory = field(default_factory=TableStory)
+    functions: FunctionStory = field(default_factory=FunctionStory)
 
 
-async def begin(client: UserClient, plan: DemoPlan, screen: DemoScreen) -> None:
-    """Deploy the DAG and ask for the range; everything after that happens by itself."""
+async def begin(client: UserClient, plan: DemoPlan, screen: DemoScreen, functions: DemoFunctions) -> None:
+    """Deploy the DAG, ask for the range, and deploy the functions; everything after that happens by itself."""
     deployed = await client.call(routes.DEPLOY, plan.document(without_mints=True), dag=DAG, activate=True)
     names = ", ".join(change.job for change in deployed.plan.jobs)
     screen.say(f"deployed the DAG {DAG}: {names}; the schema of {TABLE} forgets mints, on purpose")
@@ -95,10 +97,15 @@ async def begin(client: UserClient, plan: DemoPlan, screen: DemoScreen) -> None:
     await client.call(routes.TRIGGER, TriggerRequest(range=block_range, idempotency_key="demo"), dag=DAG, job=SOURCE)
     units = "1 unit" if plan.units == 1 else f"{plan.units} units of {plan.unit:,}"
     screen.say(f"triggered blocks {plan.first:,} to {plan.last:,}: {units}")
+    # Spark starts meanwhile, so they cost no time.
+    await functions.begin()
 
 
-async def follow(home: Home, client: UserClient, plan: DemoPlan, screen: DemoScreen, table: DemoTable) -> Story:
-    story = await _Watch(home, client, plan, screen, table).run()
+async def follow(
+    home: Home, client: UserClient, plan: DemoPlan, screen: DemoScreen, table: DemoTable, functions: DemoFunctions
+) -> Story:
+    story = await _Watch(home, client, plan, screen, table, functions).run()
+    story.functions = functions.story
     await table.settle([task for task in story.tasks if _is_refused(task)])
     story.tasks = (await collect(client, routes.LIST_TASKS, "tasks", limit=_MOST_TASKS, dag=DAG)).tasks
     story.table = table.story
@@ -106,9 +113,18 @@ async def follow(home: Home, client: UserClient, plan: DemoPlan, screen: DemoScr
 
 
 class _Watch:
-    def __init__(self, home: Home, client: UserClient, plan: DemoPlan, screen: DemoScreen, table: DemoTable) -> None:
+    def __init__(
+        self,
+        home: Home,
+        client: UserClient,
+        plan: DemoPlan,
+        screen: DemoScreen,
+        table: DemoTable,
+        functions: DemoFunctions,
+    ) -> None:
         self._home = home
         self._table = table
+        self._functions = functions
         self._client = client
         self._plan = plan
         self._screen = screen
@@ -133,7 +149,8 @@ class _Watch:
                 done = False
             if done:
                 break
-            state = Counter(f"{task.job} {task.status}" for task in self._story.tasks)
+            tasks = (*self._story.tasks, *self._functions.story.tasks)
+            state = Counter(f"{task.job} {task.status}" for task in tasks)
             if state != before:
                 before, changed = state, time.monotonic()
             elif time.monotonic() - changed > _STALLED_SECONDS:
@@ -145,15 +162,16 @@ class _Watch:
     async def _look(self) -> bool:
         """Whether everything is done."""
         self._learn_names()
-        tasks = (await collect(self._client, routes.LIST_TASKS, "tasks", limit=_MOST_TASKS, dag=DAG)).tasks
+        all_tasks = (await collect(self._client, routes.LIST_TASKS, "tasks", limit=_MOST_TASKS)).tasks
+        tasks = [task for task in all_tasks if task.dag == DAG]
         self._story.tasks = tasks
         jobs = measure(self._plan, tasks)
-        self._screen.show(jobs, datetime.now(UTC))
+        self._screen.show([*jobs, *self._functions.observe(all_tasks)], datetime.now(UTC))
         self._fail_if_failed(tasks)
         await self._kill_or_note(tasks)
         await self._table.look()
         refused = Counter(task.job for task in tasks if _is_refused(task))
-        return all(job.done + refused[job.job] >= job.total for job in jobs)
+        return self._functions.finished and all(job.done + refused[job.job] >= job.total for job in jobs)
 
     def _learn_names(self) -> None:
         for part in read_parts(self._home):
