@@ -101,7 +101,8 @@ class Node:
     edges: list[Edge]
     per_partition: bool
     approximate: bool = False
-    """A join that was shown old news: in which revisions the other inputs were by then is not promised."""
+    """A join that was shown old news, or has a unit that changed again: a task that waits is brought up to date, and
+    one that runs is waited for. So not every revision has a task of its own; the newest has one."""
 
     @property
     def joins(self) -> bool:
@@ -173,6 +174,7 @@ class RoutingModel:
         task = self.tasks[key]
         task.status = status
         task.completed = status == "Completed"
+        self.nodes[key[0]].approximate |= self.nodes[key[0]].joins  # what waited for its end is made now
         if task.holds:
             self._hold(key)
 
@@ -289,6 +291,7 @@ class RoutingModel:
         if node.joins:
             revisions = self._revisions(node, index, unit, revision)
             if revisions is not None:
+                node.approximate |= unit.span is not None and revision != FIRST and not again
                 self._make((node.name, EVERY_INPUT, unit.key, _combine(revisions, index)), node, unit, None, order)
         elif node.per_partition:
             self._make((node.name, EVERY_INPUT, unit.key, revision), node, unit, None, order)
@@ -320,6 +323,14 @@ class RoutingModel:
         }
         after = units.get(cursor)
         return max((end for end in units if end < cursor), default=-1) if after is None else after
+
+    def newest_texts(self, node: Node, unit: Unit) -> set[str]:
+        """How a join may spell the newest revisions of a unit; none if an input lacks it."""
+        revisions = [self.units.get(edge.generation, {}).get(unit) for edge in node.edges]
+        known = [revision for revision in revisions if revision is not None]
+        if len(known) < len(revisions):
+            return set()
+        return {_combine(known, own).text for own in range(len(known))}
 
     def _make(self, key: Key, node: Node, unit: Unit, after: int | None, order: tuple[int, int]) -> None:
         self.tasks.setdefault(key, Made(unit, _after(node, unit, after), order=order))

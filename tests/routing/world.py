@@ -137,6 +137,11 @@ class World:
         rows = self.harness.sql("SELECT * FROM edges WHERE org_id = $1", self.org_id)
         return {(row["node_id"], row["input_index"]): row for row in rows}
 
+    def pending_units(self, node_id: UUID) -> set[str]:
+        """Keys of the units of a node that wait for something."""
+        rows = self.harness.sql("SELECT unit_start, unit_end FROM pending_units WHERE node_id = $1", node_id)
+        return {f"p:{row['unit_start']}-{row['unit_end']}" for row in rows}
+
     def limits(self) -> dict[str, tuple[int | None, int]]:
         rows = self.harness.sql("SELECT * FROM limits WHERE limit_key LIKE $1", f"job:{self.org_id}:%")
         return {row["limit_key"]: (row["max_running"], row["used"]) for row in rows}

@@ -10,7 +10,7 @@ from tracelake.dag.nodes import ScalarNode
 from tracelake.dag.surroundings import Surroundings
 from tracelake.dag.where import ReadWhere
 from tracelake.errors import TraceError
-from tracelake.model.dag import Activation, Column, OutputAddress, Schema, SourceKind
+from tracelake.model.dag import Activation, Column, OutputAddress, ReadMode, Schema, SourceKind
 
 
 @dataclass(slots=True)
@@ -19,6 +19,13 @@ class InputDraft:
     output: OutputAddress | None = None
     dataset: str | None = None
     where: ReadWhere | None = None
+    record: Record | None = None
+    read: ReadMode = ReadMode.UNIT
+
+    @property
+    def is_previous(self) -> bool:
+        """It is the job's own output."""
+        return self.read is ReadMode.PREVIOUS
 
 
 @dataclass(slots=True)
@@ -52,6 +59,11 @@ class JobDraft:
     @property
     def only_emits(self) -> bool:
         return self.is_source and self.source_kind not in (None, SourceKind.ALWAYS_ON)
+
+    @property
+    def has_windows(self) -> bool:
+        """Its units are its own, or it reads more than one unit of an input."""
+        return self.record.has("units") or any(item.read is not ReadMode.UNIT for item in self.inputs)
 
     @property
     def outputs(self) -> int | None:

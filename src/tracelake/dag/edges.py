@@ -12,7 +12,7 @@ from tracelake.dag.draft import Draft, InputDraft, JobDraft
 from tracelake.dag.kinds import INVALID, DocumentPlace, Record
 from tracelake.dag.problems import shown
 from tracelake.dag.where import check_where
-from tracelake.model.dag import OutputAddress, Schema
+from tracelake.model.dag import OutputAddress, ReadMode, Schema
 
 _SHOWN_JOBS = 20
 
@@ -48,13 +48,13 @@ def resolve_inputs(draft: Draft, job: JobDraft) -> None:
     for record in read or ():
         if record is INVALID:
             continue
-        resolved = _resolve_input(draft, record)
+        resolved = _resolve_input(draft, job, record)
         if resolved is None or record.bad("where"):  # its units are unknown
             continue
         job.inputs.append(resolved)
         _check_operator(draft, job, resolved)
         values = None if resolved.where is None else resolved.where.values
-        key = msgspec.json.encode([resolved.output, resolved.dataset, values], order="deterministic")
+        key = msgspec.json.encode([resolved.output, resolved.dataset, values, resolved.read], order="deterministic")
         if key in earlier_inputs:
             message = f"The same source with the same `where` is `{earlier_inputs[key]}` already."
             resolved.place.problem("duplicate_input", message, "Leave one of them out.")
@@ -62,9 +62,17 @@ def resolve_inputs(draft: Draft, job: JobDraft) -> None:
             earlier_inputs[key] = resolved.place.path
 
 
-def _resolve_input(draft: Draft, record: Record) -> InputDraft | None:
+def _resolve_input(draft: Draft, job: JobDraft, record: Record) -> InputDraft | None:
     origin = record.get("from")
-    if origin is None:
+    if record.has("from") == record.has("self"):
+        if record.has("from"):
+            record.place.problem("wrong_type", f"{record.place.title} takes `from` or `self`, not both.")
+        else:
+            record.missing("from", "Write `{from: {job: ...}}`, `{from: {dataset: ...}}` or `{self: previous}`.")
+        return None
+    if record.has("self"):
+        return None if record.bad("self") else _resolve_self(job, record)
+    if origin is None or record.bad("read"):
         return None
     if origin.has("dataset") == origin.has("job"):
         if origin.has("dataset"):
@@ -72,7 +80,9 @@ def _resolve_input(draft: Draft, record: Record) -> InputDraft | None:
         else:
             origin.missing("job", "Write `{job: ...}` or `{dataset: ...}`.")
         return None
-    resolved = InputDraft(record.place, where=record.get("where"))
+    default = ReadMode.WINDOW if job.record.has("units") else ReadMode.UNIT
+    resolved = InputDraft(record.place, where=record.get("where"), record=record)
+    resolved.read = ReadMode(record.get("read", default))
     if resolved.where is not None and not resolved.where.values:
         resolved.where = None
     if origin.has("job"):
@@ -84,6 +94,17 @@ def _resolve_input(draft: Draft, record: Record) -> InputDraft | None:
         return None
     _check_filter(draft, resolved)
     return resolved
+
+
+def _resolve_self(job: JobDraft, record: Record) -> InputDraft | None:
+    index = record.get("output_index", 0)
+    if job.raw_name is None or job.outputs is None or record.bad("output_index"):
+        return None
+    if index >= job.outputs:
+        record.at("output_index").problem("unknown_output", f"The job has no output {index}. It has {job.outputs}.")
+        return None
+    output = OutputAddress(job=job.raw_name, output_index=index)
+    return InputDraft(record.place, output, where=record.get("where"), record=record, read=ReadMode.PREVIOUS)
 
 
 def _resolve_dataset(draft: Draft, origin: Record, resolved: InputDraft) -> bool:
@@ -170,7 +191,7 @@ class Graph:
         for name, job in draft.by_name.items():
             for item in job.inputs:
                 # That a source has inputs was reported; removing them breaks the cycle.
-                if job.is_source:
+                if job.is_source or item.is_previous:
                     continue
                 for address in _writers(draft, item):
                     self.upstream[name].setdefault(address.job, item.place)

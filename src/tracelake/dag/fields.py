@@ -24,8 +24,9 @@ from tracelake.dag.kinds import (
 )
 from tracelake.dag.nodes import MapNode
 from tracelake.dag.where import WhereKind
+from tracelake.model.dag import DOCUMENT_STRATEGIES, Activation, CatchUp, SourceKind
 from tracelake.model.dag import SECRET_NAME as SECRET
-from tracelake.model.dag import Activation, CatchUp, SourceKind, Strategy
+from tracelake.model.windows import MOST_LOOKBACK
 
 MAX_JOBS = 1000
 MAX_DATASETS = 1000
@@ -43,6 +44,7 @@ WEBHOOK_PATH = Text(
 )
 SECRET_NAME = Text("a secret's name", SECRET, 128, "Like `RPC_URL`.")
 BUNDLE_ID = Text("a bundle id", "[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}", 200, "Use the id that the upload answered with.")
+COLUMN = Text("a column", "[A-Za-z_][A-Za-z0-9_]{0,62}", 63)
 DESCRIPTION = Text("a description", max_length=2000)
 ENTRYPOINT = Text("an entrypoint", "[A-Za-z0-9_][A-Za-z0-9_./:-]{0,199}", 200, "Like `module.function`.")
 
@@ -113,10 +115,43 @@ FROM = Fields(
 
 INPUT = Fields(
     {
-        "from": Field(FROM, "What it reads: an output of a job, or a dataset.", required=True),
+        "from": Field(FROM, "What it reads: an output of a job, or a dataset."),
+        "self": Field(Choice(("previous",)), "Instead of `from`: the unit before, of the job's own output."),
+        "output_index": Field(INDEX, "Of `self`: which output of the job, counted from 0.", default=0),
         "where": Field(WhereKind(), "Only these rows: field to value, or to a list of values, all of which must hold."),
+        "read": Field(
+            Choice(("unit", "window", "history", "all", "latest")),
+            "How much of it a task reads: its own unit; all units that overlap it; everything up to its end; all of "
+            "the dataset; the newest unit up to its end. Jobs with `units` read windows unless they say otherwise.",
+            default="unit",
+        ),
+        "lookback": Field(
+            Integer(0, MOST_LOOKBACK), "Of `read: window`: how many grains before the unit are read too.", default=0
+        ),
+        "by": Field(
+            COLUMN, "The column (a time, or a block number) by which rows belong to a window; others are left out."
+        ),
+        "columns": Field(FreeMap(), "Of `self`: the columns that the first unit reads, without rows: name to type."),
     },
     "an input: {from: ...}",
+    lambda: {"oneOf": [{"required": ["from"]}, {"required": ["self"]}]},
+)
+
+UNITS = Fields(
+    {
+        "by": Field(Choice(("blocks", "time")), "What its units are ranges of.", required=True),
+        "size": Field(Integer(1, 2**40), "Of blocks: how many a unit has."),
+        "grain": Field(Choice(("hour", "day", "week", "month")), "Of time: how long a unit is."),
+        "time_zone": Field(
+            Text("a time zone", max_length=64), "Of time: whose days they are, like Europe/Berlin.", default="UTC"
+        ),
+        "when": Field(
+            Choice(("complete", "updated")),
+            "complete: a unit is computed once its inputs cover it and have passed its end. updated: as they grow.",
+            default="complete",
+        ),
+    },
+    "the units of a job: {by: blocks, size} or {by: time, grain}",
 )
 
 SOURCE = Fields(
@@ -156,7 +191,7 @@ BOOTSTRAP = Fields(
 SHARED_FIELDS = {
     "runtime": Field(Text("a runtime", "[a-z][a-z0-9_-]{0,63}", 64), "Where its tasks run."),
     "execution_strategy": Field(
-        Choice(tuple(Strategy)),
+        Choice(DOCUMENT_STRATEGIES),
         "PerUpdate: a task per event of any input. PerPartition: a task per unit that all inputs have.",
         default="PerUpdate",
     ),
@@ -194,9 +229,10 @@ JOB = Fields(
         "outputs": Field(Integer(0, MAX_OUTPUTS), "How many outputs it has.", default=1),
         "inputs": Field(ListOf(INPUT, 0, MAX_INPUTS, whole=False), "What it reads, in the order its tasks see."),
         "unique_key": Field(
-            ListOf(Text("a column", "[A-Za-z_][A-Za-z0-9_]{0,62}", 63), 0, 32, distinct=True),
+            ListOf(COLUMN, 0, 32, distinct=True),
             "The columns that tell rows apart, as `schema.unique` of its published outputs; needed for append.",
         ),
+        "units": Field(UNITS, "The units that it computes, instead of those of its inputs."),
         "source": Field(SOURCE, "Of a source: what makes it emit."),
         "config": Field(FreeMap(), "Settings of the operator."),
         "udf": Field(UDF, "Of operator udf: the function to run."),

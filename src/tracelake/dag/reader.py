@@ -19,12 +19,12 @@ from tracelake.dag.problems import DagInvalidError, ProblemList, shown
 from tracelake.dag.publishing import read_publish
 from tracelake.dag.schedule import normal_schedule
 from tracelake.dag.surroundings import Surroundings
+from tracelake.dag.windows import build_input, build_units, check_windows
 from tracelake.model.columns import DatasetColumns
 from tracelake.model.dag import (
     Activation,
     CatchUp,
     Dag,
-    Input,
     JobDocument,
     OutputAddress,
     Publish,
@@ -110,6 +110,7 @@ def _read_draft(record: Record, surroundings: Surroundings) -> tuple[Draft, Grap
     webhook_paths: dict[str, str] = {}
     for job in jobs:
         check_job(draft, job, webhook_paths)
+        check_windows(draft, job)
     graph = Graph(draft)
     graph.report_cycles()
     return draft, graph
@@ -141,11 +142,8 @@ def _build_job(draft: Draft, job: JobDraft) -> JobDocument:
         runtime=job.setting("runtime"),
         operator=operator,
         outputs=outputs,
-        inputs=tuple(
-            Input(output=item.output, dataset=item.dataset, where=item.where.values if item.where else None)
-            for item in job.inputs
-        ),
-        execution_strategy=Strategy(strategy or Strategy.PER_UPDATE),
+        inputs=tuple(build_input(item) for item in job.inputs),
+        execution_strategy=Strategy.PER_WINDOW if job.has_windows else Strategy(strategy or Strategy.PER_UPDATE),
         update_strategy=job.setting("update_strategy") or "replace",
         unique_key=tuple(record.get("unique_key", ())),
         source=source,
@@ -160,6 +158,7 @@ def _build_job(draft: Draft, job: JobDraft) -> JobDocument:
         heartbeat_timeout_seconds=job.setting("heartbeat_timeout_seconds"),
         max_attempts=job.setting("max_attempts"),
         reset_outputs=reset_outputs,
+        units=build_units(record.get("units")),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tracelake.model.columns import DatasetColumns
-from tracelake.model.dag import Schema
+from tracelake.model.dag import Schema, UnitGrid
 from tracelake.model.runtime import RuntimeRegistry
 
 _KEPT = {
@@ -32,6 +32,8 @@ class KnownDataset:
     """Every upstream dataset, through jobs of DAGs other than the one that is read."""
     columns: DatasetColumns | None = None
     """What its current generation was deployed with; None: nothing was recorded."""
+    units: UnitGrid | None = None
+    """The grid that its units are on, if a job chose one."""
 
 
 @dataclass(frozen=True, slots=True)

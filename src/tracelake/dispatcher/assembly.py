@@ -34,6 +34,7 @@ from tracelake.dispatcher.engine.group_commit import SLOW_LANES, GroupCommit
 from tracelake.dispatcher.engine.lanes import CallOutcome
 from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.engine.pressure.watch import PressureWatch
+from tracelake.dispatcher.engine.routing.changed_units import ChangedUnits
 from tracelake.dispatcher.engine.routing.directory import EdgeDirectory
 from tracelake.dispatcher.engine.routing.drafts import TaskDrafts
 from tracelake.dispatcher.engine.routing.router import EventRouter
@@ -159,7 +160,7 @@ class Dispatcher:
         directory = EdgeDirectory(definitions)
         upstream = UpstreamDirectory(self.quotas.holds_back)
         drafts = TaskDrafts(definitions, config, self.quotas.limits_running)
-        router = EventRouter(definitions, directory, upstream, drafts)
+        router = EventRouter(definitions, directory, upstream, drafts, ChangedUnits(config, drafts))
         self.tracing = _tracing(config, definitions, self.clock, metrics)
         self.writer = Writer(router, config, self.tracing, on_made=self.quotas.note_made)
         # New work needs no poll: the process that writes outbox rows wakes its own loops.

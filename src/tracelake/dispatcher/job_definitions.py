@@ -13,7 +13,7 @@ from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.records import columns
 from tracelake.errors import TraceError
-from tracelake.model.dag import Strategy, Udf
+from tracelake.model.dag import Input, Strategy, Udf, UnitGrid
 from tracelake.model.ids import new_id
 from tracelake.model.job import Dataset, Job, Output, Storage
 from tracelake.model.runtime import LAMBDA, Runtime, RuntimeKind, resolve_timeout
@@ -23,7 +23,8 @@ _LOAD_JOBS = """
     SELECT job_id, org_id, dag_name, jobs.name, runtime, operator, config, config_hash,
            lease_seconds, timeout_seconds, max_attempts, node_id, strategy, max_concurrency,
            coalesce(document->>'max_queue_depth', document->>'max_queue_age_seconds') IS NOT NULL AS counted,
-           orgs.name AS org, document->'secrets' AS secrets, document->'udf' AS udf
+           orgs.name AS org, document->'secrets' AS secrets, document->'udf' AS udf, document->'units' AS units,
+           document->'inputs' AS inputs
     FROM jobs JOIN orgs USING (org_id) WHERE job_id = ANY($1)"""
 
 _LOAD_OUTPUTS = """
@@ -124,6 +125,8 @@ class Definitions:
             fields["strategy"] = Strategy(fields["strategy"])
             fields["secrets"] = tuple(msgspec.json.decode(fields["secrets"] or "[]", type=list[str]))
             fields["udf"] = msgspec.json.decode(fields["udf"] or "null", type=Udf | None)
+            fields["units"] = msgspec.json.decode(fields["units"] or "null", type=UnitGrid | None)
+            fields["inputs"] = msgspec.json.decode(fields["inputs"] or "[]", type=tuple[Input, ...])
             self._jobs[row["job_id"]] = Job(**fields, outputs=tuple(outputs.get(row["job_id"], ())))
 
     async def load_datasets(self, connection: Connection, dataset_uuids: Iterable[UUID]) -> None:

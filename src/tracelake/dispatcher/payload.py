@@ -51,6 +51,7 @@ def name_input(item: TaskInput, name: str) -> PayloadInput:
         unit=item.unit,
         revision=item.revision,
         where=item.where,
+        scope=item.scope,
     )
 
 

@@ -93,6 +93,7 @@ from tracelake.wire.task_calls import (
 )
 from tracelake.wire.units import EventIn, TaskInput
 
+_PINS = msgspec.json.Decoder(dict[str, datetime | None])
 GRACE = timedelta(seconds=GRACE_SECONDS)
 """A token outlives its attempt's deadline by this much at most."""
 Answer = TypeVar("Answer")
@@ -302,7 +303,7 @@ class DispatcherService:
             if Storage.BUFFERED in grants[generation].storage:
                 columns = await list_columns(connection, generation, task.job_id)
                 return FilesReply(units=[], columns=columns, schema=schema)
-            as_of = body.as_of
+            as_of = body.as_of or _pinned(task, body.dataset_version)
             if job.operator == QUERY:
                 as_of = await read_pin(connection, task.task_id, generation)
                 if as_of is None:
@@ -466,3 +467,8 @@ def _is_always_on(job: Job) -> bool:
 def _check_token(claims: VerifiedClaims, body: Fenced) -> None:
     if claims.task_id != body.task_id or claims.attempt != body.attempt:
         raise TraceError("token_mismatch")
+
+
+def _pinned(task: Task, dataset_version: UUID) -> datetime | None:
+    """The moment at which the attempt reads the generation; None: nothing was committed when it was claimed."""
+    return None if task.read_as_of is None else _PINS.decode(task.read_as_of).get(str(dataset_version))

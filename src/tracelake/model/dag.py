@@ -20,6 +20,16 @@ class Activation(StrEnum):
 class Strategy(StrEnum):
     PER_UPDATE = "PerUpdate"
     PER_PARTITION = "PerPartition"
+    PER_WINDOW = "PerWindow"
+    """Of jobs that choose their own units or read more than one unit of an input; no document names it."""
+
+    @property
+    def is_of_all_inputs(self) -> bool:
+        """A task belongs to all inputs of its job, not to the one whose event made it."""
+        return self is not Strategy.PER_UPDATE
+
+
+DOCUMENT_STRATEGIES = (Strategy.PER_UPDATE, Strategy.PER_PARTITION)
 
 
 class SourceKind(StrEnum):
@@ -84,6 +94,22 @@ class OutputAddress(DocumentPart, frozen=True, kw_only=True):
     output_index: int = 0
 
 
+class ReadMode(StrEnum):
+    """What of a dataset a task reads."""
+
+    UNIT = "unit"
+    """The unit of the task."""
+    WINDOW = "window"
+    """All units that overlap the unit of the task, and `lookback` grains before it."""
+    HISTORY = "history"
+    """Everything up to the end of the unit of the task."""
+    ALL = "all"
+    LATEST = "latest"
+    """The newest unit that begins before the unit of the task ends."""
+    PREVIOUS = "previous"
+    """The unit before, of the job's own output."""
+
+
 class Input(DocumentPart, frozen=True, kw_only=True):
     """`output` for an edge within the DAG (also when it was written as the dataset that this DAG publishes), `dataset`
     for a dataset of another DAG. Exactly one of them is there."""
@@ -91,6 +117,24 @@ class Input(DocumentPart, frozen=True, kw_only=True):
     output: OutputAddress | None = None
     dataset: str | None = None
     where: Where | None = None
+    read: ReadMode = ReadMode.UNIT
+    lookback: int = 0
+    """Of `window`: how many grains before the unit of the task are read as well."""
+    by: str | None = None
+    """The column by which rows belong to a window: a block number, or a time."""
+    columns: dict[str, str] | None = None
+    """Of `previous`: the columns of the empty relation that the first unit reads."""
+
+
+class UnitGrid(DocumentPart, frozen=True, kw_only=True):
+    """The units that a job chooses: ranges of `size` blocks, or windows of time by the clock of a zone."""
+
+    by: Literal["blocks", "time"]
+    size: int | None = None
+    grain: Literal["hour", "day", "week", "month"] | None = None
+    time_zone: str = "UTC"
+    when: Literal["complete", "updated"] = "complete"
+    """complete: computed once its inputs cover it and have passed its end. updated: computed as its inputs grow."""
 
 
 class Source(DocumentPart, frozen=True, kw_only=True):
@@ -140,6 +184,7 @@ class JobDocument(DocumentPart, frozen=True, kw_only=True):
     max_queue_depth: int | None = None
     max_queue_age_seconds: int | None = None
     reset_outputs: bool = False
+    units: UnitGrid | None = None
 
     @property
     def only_emits(self) -> bool:

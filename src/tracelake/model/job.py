@@ -5,7 +5,7 @@ from enum import StrEnum
 from functools import cached_property
 from uuid import UUID
 
-from tracelake.model.dag import Strategy, Udf
+from tracelake.model.dag import Input, Strategy, Udf, UnitGrid
 
 FUNCTION_OPERATOR = "udf"
 UNTRUSTED_OPERATORS = frozenset({FUNCTION_OPERATOR})
@@ -69,6 +69,10 @@ class Job:
     """Names; no part of the control plane ever has a value."""
     udf: Udf | None = None
     """The function that its tasks run."""
+    units: UnitGrid | None = None
+    """The units that it chose; None: those of its inputs."""
+    inputs: tuple[Input, ...] = ()
+    """As its document has them, in the order of `input_index`; none for a job that no DAG made."""
 
     @cached_property
     def by_dataset(self) -> dict[UUID, Output]:

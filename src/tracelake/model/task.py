@@ -63,6 +63,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """So many of the attempts do not count for the wait before the next one."""
     held_by: str | None = None
     """The limit that had no place."""
+    read_as_of: str | None = None
+    """What the current attempt reads: a JSON map of the `dataset_version` of each input that is kept in files to the
+    time of its newest commit when the attempt was claimed."""
 
     # What never changes: what the task is for.
     node_id: UUID | None = None

@@ -24,6 +24,8 @@ class TaskOutputs:
     """By output: the files that were sealed."""
     handed_over: dict[int, Written]
     """By output: what went to the sinks."""
+    times: tuple[int, int] | None
+    """Of the first and the last block of the unit, in seconds since 1970, for operators that know them."""
 
     @property
     def unit(self) -> Unit:
@@ -88,6 +90,8 @@ class TaskOutputs:
                     storage_ref=ref,
                     range_start=start,
                     range_end=end,
+                    time_min=None if self.times is None else self.times[0],
+                    time_max=None if self.times is None else self.times[1],
                 )
             )
             result.events.append(

@@ -48,6 +48,19 @@ class Selection:
     start: int | None = None
     end: int | None = None
     where: Where | None = None
+    column: str | None = None
+    first: int = 0
+    last: int = 0
+    """Rows in which `column`, a number or a time, is `first` to `last`; times count seconds since 1970."""
+    empty: bool = False
+    """No row at all: the files only tell the columns."""
+
+    @classmethod
+    def of(cls, item: PayloadInput) -> "Selection":
+        scope = item.scope
+        if scope is None:
+            return cls(*item.unit.blocks, item.where)
+        return cls(*item.blocks, item.where, scope.column, scope.first or 0, scope.last or 0, scope.empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,11 +252,29 @@ def select(frame: "DataFrame", name: str, selection: Selection) -> "DataFrame":
     if selection.start is not None and selection.end is not None and BLOCK in frame.columns:
         # As text: each part of an expression is a round trip to Java.
         frame = frame.filter(f"{BLOCK} BETWEEN {selection.start:d} AND {selection.end:d}")
+    if selection.empty:
+        frame = frame.filter("false")
+    if selection.column is not None:
+        frame = frame.filter(_between(frame, name, selection.column, selection.first, selection.last))
     for field, value in (selection.where or {}).items():
         if field not in frame.columns:
             raise NonRetryableError(f"`where` names {field!r}, which {name} does not have")
         frame = frame.filter(_matches(frame, field, value))
     return frame
+
+
+def _between(frame: "DataFrame", name: str, column: str, first: int, last: int) -> str:
+    """The rows of a window. A date is in the window if its first moment is."""
+    if column not in frame.columns:
+        raise NonRetryableError(f"`by` names {column!r}, which {name} does not have")
+    kind = frame.schema[column].dataType.typeName()
+    if kind in ("timestamp", "timestamp_ntz", "date"):
+        return f"`{column}` >= timestamp_seconds({first:d}L) AND `{column}` < timestamp_seconds({last + 1:d}L)"
+    if kind not in ("byte", "short", "integer", "long", "decimal"):
+        raise NonRetryableError(
+            f"`by` names {column!r} of {name}, which is {kind}: expected a time, a date or a whole number"
+        )
+    return f"`{column}` BETWEEN {first:d} AND {last:d}"
 
 
 def _matches(frame: "DataFrame", field: str, value: Scalar | list[Scalar]) -> "Column":

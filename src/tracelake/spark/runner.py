@@ -113,11 +113,11 @@ class AttemptRunner:
 
 
 def _read(reader: Reader, session: "SparkSession", item: PayloadInput, files: Sequence[ObjectMeta]) -> "DataFrame":
-    return replace(reader, session=session).read(item.name, files, Selection(*item.unit.blocks, item.where))
+    return replace(reader, session=session).read(item.name, files, Selection.of(item))
 
 
 def _open(reader: Reader, item: PayloadInput, files: Sequence[ObjectMeta]) -> InputFiles:
-    return reader.open(item.name, files, Selection(*item.unit.blocks, item.where))
+    return reader.open(item.name, files, Selection.of(item))
 
 
 def _group(context: OperatorContext) -> str:

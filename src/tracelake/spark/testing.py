@@ -122,10 +122,8 @@ class Trial:
             context,
             self.session,
             self.transfer,
-            lambda session, item, files: replace(reader, session=session).read(
-                item.name, files, Selection(*item.unit.blocks, item.where)
-            ),
-            open_files=lambda item, files: reader.open(item.name, files, Selection(*item.unit.blocks, item.where)),
+            lambda session, item, files: replace(reader, session=session).read(item.name, files, Selection.of(item)),
+            open_files=lambda item, files: reader.open(item.name, files, Selection.of(item)),
         )
 
     def table(self, output_index: int = 0) -> pa.Table:

@@ -60,6 +60,14 @@ class SparkWork(TaskOutputs):
     """By input and unit: about how many bytes there were to read."""
     sources: dict[tuple[int, Unit], list[ObjectMeta] | TableInput] = field(default_factory=dict)
     """By input and unit: what the Dispatcher says it is; asked once."""
+    times: tuple[int, int] | None = None
+    """Of the first and the last block of the unit, in seconds since 1970, for operators that know them."""
+
+    @property
+    def is_time_window(self) -> bool:
+        """Whether the unit counts seconds, not blocks."""
+        scope = self.context.inputs[0].scope
+        return scope is not None and scope.unit_in_seconds
 
     @property
     def input_bytes(self) -> int | None:
@@ -72,13 +80,15 @@ class SparkWork(TaskOutputs):
         Tables stay where they are: how large they are is not known yet, and another session cannot see their frames."""
         inputs = [item for item in self.context.inputs if item.input_index in indexes]
         sources = [(item, self._source(item)) for item in inputs]
-        sizes = [None if isinstance(files, TableInput) else weigh(files, *item.unit.blocks) for item, files in sources]
+        sizes = [None if isinstance(files, TableInput) else weigh(files, *item.positions) for item, files in sources]
         file_sizes = [size for size in sizes if size is not None]
         if sizes and len(file_sizes) == len(sizes) and is_small(sum(file_sizes)):
             self.session = session_for_small(self.session)
 
     def _source(self, item: PayloadInput) -> list[ObjectMeta] | TableInput:
         key = (item.input_index, item.unit)
+        if item.scope is not None and item.scope.columns is not None:
+            return []  # an empty relation: there is nothing to ask for
         if key not in self.sources:
             self.sources[key] = self.context.files(item)
         return self.sources[key]
@@ -89,12 +99,15 @@ class SparkWork(TaskOutputs):
 
     def read_input(self, item: PayloadInput) -> "DataFrame":
         """The rows of an input: pinned to its generation, of its unit, with `where` applied."""
+        if item.scope is not None and item.scope.columns is not None:
+            schema = ", ".join(f"`{name}` {kind}" for name, kind in item.scope.columns.items())
+            return self.session.createDataFrame([], schema)
         files = self._source(item)
         if isinstance(files, TableInput):
             self.tables.add(item.input_index)
             frame, self.sizes[item.input_index, item.unit] = self.read_table(item, files)
             return frame
-        size = self.sizes[item.input_index, item.unit] = weigh(files, *item.unit.blocks)
+        size = self.sizes[item.input_index, item.unit] = weigh(files, *item.positions)
         frame = self.read_files(self.session, item, files)
         return frame.coalesce(1) if is_small(size) else frame
 
@@ -105,7 +118,7 @@ class SparkWork(TaskOutputs):
             raise NonRetryableError(f"the input {item.name} is a table, and this operator reads files")
         if not files:
             return None
-        self.sizes[item.input_index, item.unit] = weigh(files, *item.unit.blocks)
+        self.sizes[item.input_index, item.unit] = weigh(files, *item.positions)
         return self.open_files(item, files)
 
     def write(
@@ -125,7 +138,7 @@ class SparkWork(TaskOutputs):
         self.stop_if_canceled()
         if self.output(output_index).storage.kind == "buffered":
             return self._hand_over(frame, output_index, unique)
-        target = self.target(output_index)
+        target = self.target(output_index, block_column=None if self.is_time_window else "block_number")
         spread = self.spread(files)
         if row_by_row and not spread.exact and not spread.small:
             spread = replace(spread, in_place=self._in_place())
@@ -134,7 +147,7 @@ class SparkWork(TaskOutputs):
 
     def _in_place(self) -> tuple[tuple[int, int], ...]:
         files = next(iter(self.sources.values()))
-        if len(self.sources) > 1 or isinstance(files, TableInput):
+        if len(self.sources) > 1 or isinstance(files, TableInput) or self.context.inputs[0].scope is not None:
             return ()
         return file_ranges(files, *self.unit.blocks, self.session.sparkContext.defaultParallelism)
 

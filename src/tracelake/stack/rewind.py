@@ -32,6 +32,7 @@ from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.engine.plan import StateChange, WritePlan
 from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
+from tracelake.dispatcher.engine.routing.changed_units import ChangedUnits
 from tracelake.dispatcher.engine.routing.directory import EdgeDirectory
 from tracelake.dispatcher.engine.routing.drafts import TaskDrafts
 from tracelake.dispatcher.engine.routing.router import EventRouter
@@ -166,10 +167,9 @@ async def _move_sequences(restored: Connection, before: _Replaced) -> int:
 async def _end_leases(store: Store, config: DispatcherConfig) -> int:
     """The verdict that the reaper would give, without its waiting: nobody can take these leases back."""
     definitions = Definitions()
-    writer = Writer(
-        EventRouter(definitions, EdgeDirectory(definitions), UpstreamDirectory(), TaskDrafts(definitions, config)),
-        config,
-    )
+    drafts = TaskDrafts(definitions, config)
+    directory, changed_units = EdgeDirectory(definitions), ChangedUnits(config, drafts)
+    writer = Writer(EventRouter(definitions, directory, UpstreamDirectory(), drafts, changed_units), config)
     ended = 0
     while True:
         async with store.transaction() as connection:

@@ -84,9 +84,14 @@ class DatasetPublished(Request, frozen=True, kw_only=True, omit_defaults=True):
     config_hash: ShortText | None = None
     range_start: Cursor | None = None
     range_end: Cursor | None = None
+    time_min: Cursor | None = None
+    time_max: Cursor | None = None
+    """Times of the first and the last block of the unit, in seconds since 1970. Without them, those of the units that
+    the task reads are recorded."""
 
     def __post_init__(self) -> None:
         check_range(self.range_start, self.range_end, "range_start", "range_end")
+        check_range(self.time_min, self.time_max, "time_min", "time_max")
 
 
 class SparkMetrics(Request, frozen=True, kw_only=True, omit_defaults=True):

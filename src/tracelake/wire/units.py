@@ -5,6 +5,7 @@ from uuid import UUID
 
 import msgspec
 
+from tracelake.model.dag import ReadMode
 from tracelake.wire.base import MAX_PARTITION_KEY_BYTES, Cursor, PartitionKey, Request, Revision, ShortText
 
 Scalar = str | int | float | bool | None
@@ -42,6 +43,28 @@ class Unit(Request, frozen=True, kw_only=True, omit_defaults=True):
         return self.start, self.end
 
 
+class ReadScope(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """What of a dataset an input is, where that is not just the task's unit. Positions are blocks, or seconds since
+    1970 where the dataset's own units are windows of time."""
+
+    mode: ReadMode
+    start: Cursor | None = None
+    end: Cursor | None = None
+    """All units that share a position with this range; all of the dataset without one."""
+    in_seconds: bool = False
+    """The range counts seconds."""
+    unit_in_seconds: bool = False
+    """The unit of the task is a window of time."""
+    empty: bool = False
+    """No row of it: the units in the range only tell the columns."""
+    column: ShortText | None = None
+    first: Cursor | None = None
+    last: Cursor | None = None
+    """Only rows in which `column` is `first` to `last`: a block number, or a time in seconds since 1970."""
+    columns: dict[str, ShortText] | None = None
+    """The columns of an empty relation that has no files to tell them: names and types of Spark."""
+
+
 class TaskInput(Request, frozen=True, kw_only=True, omit_defaults=True):
     input_index: Cursor
     dataset_uuid: UUID
@@ -51,6 +74,7 @@ class TaskInput(Request, frozen=True, kw_only=True, omit_defaults=True):
     unit: Unit
     revision: Revision = ""
     where: dict[str, Scalar | list[Scalar]] | None = None
+    scope: ReadScope | None = None
 
 
 class Invalidates(Request, frozen=True, kw_only=True):
@@ -121,8 +145,8 @@ class JobRef(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
-class PayloadInput(msgspec.Struct, frozen=True, kw_only=True):
-    """An input as a worker sees it, with all fields set."""
+class PayloadInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An input as a worker sees it, with all fields set but `scope`."""
 
     input_index: int
     dataset_uuid: UUID
@@ -131,6 +155,18 @@ class PayloadInput(msgspec.Struct, frozen=True, kw_only=True):
     unit: Unit
     revision: str
     where: dict[str, Scalar | list[Scalar]] | None
+    scope: ReadScope | None = None
+    """Absent if the input is just the task's unit of the dataset."""
+
+    @property
+    def positions(self) -> tuple[int | None, int | None]:
+        """First and last position of what is read, both included; None and None for all of the dataset."""
+        return self.unit.blocks if self.scope is None else (self.scope.start, self.scope.end)
+
+    @property
+    def blocks(self) -> tuple[int | None, int | None]:
+        """The same if the dataset's units are ranges of blocks; None and None otherwise."""
+        return (None, None) if self.scope is not None and self.scope.in_seconds else self.positions
 
 
 class TaskPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

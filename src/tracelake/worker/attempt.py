@@ -133,9 +133,8 @@ class Attempt:
         )
 
     def files_request(self, item: PayloadInput) -> FilesRequest:
-        """Of the task's unit; all of the generation if that is no range."""
-        unit = item.unit
-        start, end = unit.blocks
+        """Of the positions that the input is read at; all of the generation if that is no range."""
+        start, end = item.positions
         return FilesRequest(
             task_id=self.task_id,
             attempt=self.number,

@@ -38,10 +38,10 @@ _INSERT_DATASETS = """
     ON CONFLICT DO NOTHING RETURNING name"""
 
 _INSERT_GENERATIONS = """
-    INSERT INTO dataset_versions (dataset_uuid, dataset_version, node_id, schema, schema_hash)
-    SELECT dataset_uuid, dataset_version, node_id, schema::json, schema_hash
-    FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[])
-        AS u(dataset_uuid, dataset_version, node_id, schema, schema_hash)"""
+    INSERT INTO dataset_versions (dataset_uuid, dataset_version, node_id, schema, schema_hash, units)
+    SELECT dataset_uuid, dataset_version, node_id, schema::json, schema_hash, units::json
+    FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[])
+        AS u(dataset_uuid, dataset_version, node_id, schema, schema_hash, units)"""
 
 _FIND_JOBS = """
     SELECT j.name, j.job_id FROM unnest($3::text[], $4::text[]) AS u(name, definition_hash)
@@ -149,7 +149,7 @@ class _Rows:
             dataset_uuid = self._made[output.name] = new_id()
             self.datasets.append((dataset_uuid, output.name, output.storage, version, output.published))
         owner = None if output.shared else node_id
-        self.generations.append((dataset_uuid, version, owner, output.schema, output.schema_hash))
+        self.generations.append((dataset_uuid, version, owner, output.schema, output.schema_hash, output.units))
         if output.shared:
             self._shared[output.name] = (dataset_uuid, version)
         return dataset_uuid, version

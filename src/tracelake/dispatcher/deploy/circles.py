@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from tracelake.dag import KnownDataset
 from tracelake.dispatcher.deploy.hashes import publications
 from tracelake.dispatcher.deploy.plan import dag_invalid
-from tracelake.model.dag import Dag, unlocated
+from tracelake.model.dag import Dag, ReadMode, unlocated
 
 
 def check_circles(document: Dag, datasets: Mapping[str, KnownDataset]) -> None:
@@ -16,6 +16,8 @@ def check_circles(document: Dag, datasets: Mapping[str, KnownDataset]) -> None:
     for job in document.jobs:
         inputs = upstream.setdefault(job.name, set())
         for item in job.inputs:
+            if item.read is ReadMode.PREVIOUS:
+                continue
             dataset = item.dataset
             if item.output is not None:
                 inputs.add(item.output.job)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from tracelake.dispatcher.job_definitions import digest
-from tracelake.model.dag import Dag, Input, JobDocument, Publish, Schema
+from tracelake.model.dag import Dag, Input, JobDocument, Publish, ReadMode, Schema
 
 Address: TypeAlias = tuple[str, int]
 """Job name and output_index."""
@@ -103,7 +103,9 @@ class _Hashing:
         own = {field: getattr(job, field) for field in DATA_FIELDS if field != "inputs"}
         own["secrets"] = sorted(job.secrets)
         own["udf"] = None if job.udf is None else job.udf.code
-        inputs = [[self._input(item), item.where] for item in job.inputs]
+        if job.units is not None:
+            own["units"] = job.units
+        inputs = [[self._input(item), item.where, *_reading(item)] for item in job.inputs]
         outputs = [self._output((job.name, index)) for index in range(job.outputs)]
         parts: list[Any] = ["makes", job.name, own, inputs, outputs]
         if job.reset_outputs:
@@ -116,6 +118,9 @@ class _Hashing:
 
     def _input(self, item: Input) -> list[Any]:
         """Names the generation that the input reads."""
+        if item.read is ReadMode.PREVIOUS:
+            assert item.output is not None
+            return ["previous", item.output.output_index]
         if item.output is None:
             assert item.dataset is not None
             return ["dataset", self._datasets[item.dataset]]
@@ -127,5 +132,11 @@ class _Hashing:
         return ["output", self._done[item.output.job], item.output.output_index]
 
 
+def _reading(item: Input) -> list[Any]:
+    """How much of the generation the input is; nothing for just the unit of the task."""
+    plain = Input(output=item.output, dataset=item.dataset, where=item.where)
+    return [] if item == plain else [item.read, item.lookback, item.by, item.columns]
+
+
 def _upstream(job: JobDocument) -> list[str]:
-    return [item.output.job for item in job.inputs if item.output is not None]
+    return [item.output.job for item in job.inputs if item.output is not None and item.read is not ReadMode.PREVIOUS]

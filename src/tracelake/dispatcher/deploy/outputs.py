@@ -6,7 +6,7 @@ follows its schema. Everything else gets a new one.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 from uuid import UUID
 
@@ -15,7 +15,7 @@ import msgspec
 from tracelake.catalogue import CATALOGUE
 from tracelake.dag import kept_as
 from tracelake.dispatcher.deploy.hashes import Address, publications, schema_hash, storage_of
-from tracelake.model.dag import Dag, JobDocument, Problem, Publish, unlocated
+from tracelake.model.dag import Dag, JobDocument, Problem, Publish, ReadMode, UnitGrid, unlocated
 
 Generation: TypeAlias = tuple[UUID, UUID]
 """dataset_uuid and dataset_version."""
@@ -34,6 +34,8 @@ class StoredDataset:
     current_version: UUID
     writers: frozenset[str] = frozenset()
     """Other DAGs that may write it."""
+    units: UnitGrid | None = None
+    """The grid that the units of its current generation are on, if a job chose one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class PlannedOutput:
     """A buffered dataset: the generation belongs to no node."""
     schema: str | None
     schema_hash: str | None
+    units: str | None = None
+    """The grid that its units are on, as JSON; None: its job follows its inputs, and none of them is on one."""
 
 
 def automatic_name(dag: str, job: str, output_index: int) -> str:
@@ -83,6 +87,7 @@ def plan_outputs(
     names = {publish.name for publish in dag.publish}
     planned: dict[Address, PlannedOutput] = {}
     problems: list[Problem] = []
+    grids = _grids(dag, datasets)
     for job in dag.jobs:
         node = nodes.get((job.name, data_hashes[job.name]))
         for index in range(job.outputs):
@@ -103,8 +108,27 @@ def plan_outputs(
             names.add(name)
             if any(planned[job.name, other].name == name for other in range(index)):
                 problems.append(_problem("duplicate_publish", name, f"it is two outputs of the job `{job.name}`"))
-            planned[job.name, index] = _output(dag, index, name, job, publish, bound, datasets.get(name))
+            output = _output(dag, index, name, job, publish, bound, datasets.get(name))
+            planned[job.name, index] = replace(output, units=_encoded(grids[job.name]))
     return planned, problems
+
+
+def _grids(dag: Dag, datasets: Mapping[str, StoredDataset]) -> dict[str, UnitGrid | None]:
+    """The grid of each job's units. Jobs come in an order in which none is before one that it reads."""
+    grids: dict[str, UnitGrid | None] = {}
+    for job in dag.jobs:
+        grid = job.units
+        for item in job.inputs if grid is None else ():
+            if item.read is ReadMode.UNIT:
+                row = None if item.dataset is None else datasets.get(item.dataset)
+                grid = grids[item.output.job] if item.output is not None else None if row is None else row.units
+                break
+        grids[job.name] = grid
+    return grids
+
+
+def _encoded(grid: UnitGrid | None) -> str | None:
+    return None if grid is None else msgspec.json.encode(grid).decode()
 
 
 def _unpublished_storage(job: JobDocument) -> str:

@@ -23,13 +23,13 @@ from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.slices import compute_beside
 from tracelake.errors import TraceError
 from tracelake.model.columns import DatasetColumns
-from tracelake.model.dag import Dag, Schema
+from tracelake.model.dag import Dag, Schema, UnitGrid
 
 LOCK = "SELECT pg_advisory_xact_lock(routing_lock_key($1))"
 
 _DATASETS = """
     SELECT d.dataset_uuid, d.name, d.dag_name AS dag, d.storage, d.published, d.current_version, d.writers, v.schema,
-           v.columns
+           v.columns, v.units
     FROM datasets d JOIN dataset_versions v ON v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version
     WHERE d.org_id = $1"""
 
@@ -128,13 +128,14 @@ async def load_datasets(connection: Connection, org_id: UUID | None, dag: str) -
     datasets_by_name: dict[str, KnownDataset] = {}
     for row in await connection.fetch(_DATASETS, org_id):
         name = row["name"]
-        stored = rows[name] = msgspec.convert(dict(row), StoredDataset)
+        grid = msgspec.json.decode(row["units"] or "null", type=UnitGrid | None)
+        stored = rows[name] = msgspec.convert({**row, "units": grid}, StoredDataset)
         if stored.dag is not None and not stored.published:
             continue  # named after its job, and of no concern to others
         schema = None if row["schema"] is None else msgspec.json.decode(row["schema"], type=Schema)
         made_from = before.get(name, frozenset())
         recorded = None if row["columns"] is None else msgspec.json.decode(row["columns"], type=DatasetColumns)
-        datasets_by_name[name] = KnownDataset(stored.dag, schema, stored.storage, stored.writers, made_from, recorded)
+        datasets_by_name[name] = KnownDataset(stored.dag, schema, stored.storage, stored.writers, made_from, recorded, grid)
     return Datasets(rows, datasets_by_name)
 
 

@@ -121,6 +121,7 @@ class PublicationRegistry:
             config_hash=config_hash,
             cursor_unit=_cursor_unit(made_for, body),
             revision_kind=_announced_kind(task),
+            times=_times(body, job),
         )
 
     def accept(self, publication: Publication) -> None:
@@ -184,6 +185,15 @@ def _is_made_for(unit: Unit | None, body: DatasetPublished) -> bool:
 
 def _cursor_unit(unit: Unit | None, body: DatasetPublished) -> str | None:
     return unit_of(unit.cursor.to, None) if unit is not None and unit.cursor and _is_made_for(unit, body) else None
+
+
+def _times(body: DatasetPublished, job: Job) -> tuple[int, int] | None:
+    """The times of a unit: what its writer says, or the window itself where units are windows of time."""
+    if job.units is not None and job.units.by == "time" and body.range_start is not None and body.range_end is not None:
+        return body.range_start, body.range_end
+    if body.time_min is None or body.time_max is None:
+        return None
+    return body.time_min, body.time_max
 
 
 def _announced_kind(task: Task) -> RevisionKind:

@@ -55,6 +55,8 @@ class NewTask:
     input_order: tuple[int, ...] = ()
     counted: bool = False
     traceparent: str | None = None
+    renews: bool = False
+    """A task of the same unit that nobody has claimed yet is brought up to date instead."""
 
     @property
     def definition(self) -> TaskDefinition:
@@ -136,6 +138,8 @@ class Publication:
     """The key of the cursor unit whose range this is: events may name the unit by it."""
     revision_kind: RevisionKind = RevisionKind.EVENT
     """Of the events that announce it."""
+    times: tuple[int, int] | None = None
+    """Of its first and its last block, in seconds since 1970; None: those of the units that its task reads."""
 
 
 class BufferPublish(NamedTuple):

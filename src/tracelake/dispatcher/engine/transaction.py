@@ -18,13 +18,14 @@ from tracelake.dispatcher.engine.calls.call import AnyCall, DecisionContext, Loc
 from tracelake.dispatcher.engine.commit_metrics import count_failed, count_written
 from tracelake.dispatcher.engine.lanes import LOCKED_ROW, CallOutcome, LockedRow
 from tracelake.dispatcher.engine.plan import INVOKE, WritePlan, WriteResult
-from tracelake.dispatcher.engine.tables import query_rows, task_rows
+from tracelake.dispatcher.engine.tables import publication_rows, query_rows, task_rows
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.slices import compute_beside
 from tracelake.errors import TraceError
 from tracelake.model.job import Storage
+from tracelake.model.task import Status
 from tracelake.wire.units import TaskInput
 
 logger = logging.getLogger(__name__)
@@ -140,6 +141,7 @@ class LifecycleCommit:
         superseded = await task_rows.superseded(connection, questioned) if questioned else set()
         paused = await self._paused(connection, calls, locked)
         waiting = await self._waiting_events(connection, calls, locked)
+        newest_commits = await self._newest_commits(connection, calls, locked, inputs)
         locked_tasks = {}
         for task_id, task in locked.tasks.items():
             record = locked.records[task_id]
@@ -154,9 +156,35 @@ class LifecycleCommit:
                 superseded=task_id in superseded,
                 paused=task_id in paused,
                 config=configs.get(task_id),
+                read_as_of=newest_commits.get(task_id),
                 waiting_events=waiting.get(task_id, ()),
             )
         return locked_tasks, skipped
+
+    async def _newest_commits(
+        self,
+        connection: Connection,
+        calls: Sequence[AnyCall],
+        locked: task_rows.LockedRows,
+        inputs: Mapping[UUID, Sequence[TaskInput]],
+    ) -> dict[UUID, str]:
+        """Reads what attempts that are claimed now will read, by one statement: of one moment for all inputs."""
+        generations = {
+            task_id: [
+                (item.dataset_uuid, item.dataset_version)
+                for item in inputs[task_id]
+                if (dataset := self.definitions.dataset(item.dataset_uuid)) and dataset.storage is Storage.S3
+            ]
+            for task_id in (call.task_id for call in calls if call.needs.inputs)
+            if task_id in locked.tasks and locked.tasks[task_id].status is Status.QUEUED
+        }
+        distinct = {generation for items in generations.values() for generation in items}
+        times = await publication_rows.read_newest(connection, distinct) if distinct else {}
+        return {
+            task_id: msgspec.json.encode({str(version): times.get((uuid, version)) for uuid, version in items}).decode()
+            for task_id, items in generations.items()
+            if items
+        }
 
     async def _order(
         self, connection: Connection, calls: Sequence[AnyCall], locked_tasks: Mapping[UUID, LockedTask]

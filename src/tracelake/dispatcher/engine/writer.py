@@ -17,7 +17,7 @@ from tracelake.dispatcher.engine import limits
 from tracelake.dispatcher.engine.plan import NewTask, RoutedEvent, WritePlan, WriteResult
 from tracelake.dispatcher.engine.pressure import gauge
 from tracelake.dispatcher.engine.routing.directory import Reader
-from tracelake.dispatcher.engine.routing.router import EventRouter
+from tracelake.dispatcher.engine.routing.router import EventRouter, RoutingScope
 from tracelake.dispatcher.engine.spans import Tracing
 from tracelake.dispatcher.engine.tables import task_rows
 
@@ -38,10 +38,11 @@ class Writer:
         scope = await self.router.lock(connection, plan)
         applied = await task_rows.apply(connection, plan)
         routing_since = time.monotonic()
-        if applied.routed or any(edge.changed for edge in scope.edges.values()):
+        if applied.routed or scope.touched.units or any(edge.changed for edge in scope.edges.values()):
             tasks = await self.router.route(connection, scope, applied.routed)
             if tasks:
                 applied.created_tasks += await task_rows.create(connection, tasks)
+            applied.created_tasks += await self.settle_units(connection, scope)
         applied.freed_edges = any(edge.changed and edge.behind for edge in scope.edges.values())
         applied.freed_edges |= await self._settle(connection, plan, applied.created_tasks)
         for entry in plan.audit:
@@ -49,6 +50,20 @@ class Writer:
         if self.tracing is not None:
             await self.tracing.written(connection, plan, applied, scope, routing_since)
         return applied
+
+    async def settle_units(self, connection: Connection, scope: RoutingScope) -> list[NewTask]:
+        """Creates the tasks of touched units that are complete, without their places."""
+        created_tasks: list[NewTask] = []
+        async for tasks in self.router.settle(connection, scope):
+            if tasks:
+                created_tasks += await task_rows.create(connection, tasks)
+        return created_tasks
+
+    async def create_units(self, connection: Connection, plan: WritePlan, scope: RoutingScope) -> list[NewTask]:
+        """The same with their places and wake-ups, for whoever writes no plan."""
+        created_tasks = await self.settle_units(connection, scope)
+        await self._settle(connection, plan, created_tasks)
+        return created_tasks
 
     async def create(self, connection: Connection, plan: WritePlan, tasks: list[NewTask]) -> list[NewTask]:
         """Creates tasks with their places and wake-ups; returns those that did not exist."""

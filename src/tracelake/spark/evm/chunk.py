@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -47,6 +48,8 @@ MANIFEST = pa.schema(
         ("last", pa.int64()),
         ("first_parent", pa.string()),
         ("last_hash", pa.string()),
+        ("first_time", pa.int64()),
+        ("last_time", pa.int64()),
         ("uri", pa.string()),
         ("size", pa.int64()),
         ("etag", pa.string()),
@@ -58,8 +61,8 @@ MANIFEST = pa.schema(
     ]
 )
 MANIFEST_DDL = (
-    "table string, first long, last long, first_parent string, last_hash string, uri string, size long, etag string,"
-    " sha256 string, rows long, kind string, message string, retryable boolean"
+    "table string, first long, last long, first_parent string, last_hash string, first_time long, last_time long,"
+    " uri string, size long, etag string, sha256 string, rows long, kind string, message string, retryable boolean"
 )
 
 
@@ -114,14 +117,13 @@ class Chunks:
             writers = {table: PartWriter(target, SCHEMAS[table]) for table, target in self.targets.items()}
             try:
                 with _uncollected():
-                    parent, head = read_chunk(pool, first, last, writers)
+                    ends = read_chunk(pool, first, last, writers)
                 return [
                     {
                         "table": table,
                         "first": first,
                         "last": last,
-                        "first_parent": parent,
-                        "last_hash": head,
+                        **ends._asdict(),
                         "uri": file.meta.uri,
                         "size": file.meta.size,
                         "etag": file.meta.etag,
@@ -151,18 +153,27 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def read_chunk(pool: RpcPool, first: int, last: int, writers: Mapping[str, PartWriter]) -> tuple[str, str]:
-    """The parent's hash of the first block and the hash of the last one."""
-    parent, previous = "", None
+class ChunkEnds(NamedTuple):
+    """What joins a chunk to others: the first block's parent, the last block, and the times of both."""
+
+    first_parent: str
+    last_hash: str
+    first_time: int
+    last_time: int
+
+
+def read_chunk(pool: RpcPool, first: int, last: int, writers: Mapping[str, PartWriter]) -> ChunkEnds:
+    ends, previous = None, None
     for stretch in stretches(pool, first, last, writers.keys()):
         check_follows(stretch.numbers[0], stretch.first_parent, previous, ReorganisedError)
-        parent = parent or stretch.first_parent
+        begin = (stretch.first_parent, stretch.first_time) if ends is None else (ends.first_parent, ends.first_time)
         previous = stretch.last_hash
+        ends = ChunkEnds(begin[0], previous, begin[1], stretch.last_time)
         for table, writer in writers.items():
             if stretch.tables[table].num_rows:
                 writer.write(stretch.tables[table])
-    assert previous is not None
-    return parent, previous
+    assert ends is not None
+    return ends
 
 
 def stretches(pool: RpcPool, first: int, last: int, tables: Collection[str]) -> Iterator[Stretch]:

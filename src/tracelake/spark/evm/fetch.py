@@ -48,12 +48,16 @@ _receipts = answers_of(Receipt)
 class Stretch:
     """Consecutive blocks of one node, with what is needed to join them to the next."""
 
-    __slots__ = ("first_parent", "last_hash", "numbers", "tables")
+    __slots__ = ("first_parent", "first_time", "last_hash", "last_time", "numbers", "tables")
 
-    def __init__(self, numbers: Sequence[int], first_parent: str, last_hash: str, tables: dict[str, pa.Table]) -> None:
+    def __init__(
+        self, numbers: Sequence[int], blocks: Sequence[Block | BlockHeader | PackedBlock], tables: dict[str, pa.Table]
+    ) -> None:
         self.numbers = numbers
-        self.first_parent = first_parent
-        self.last_hash = last_hash
+        self.first_parent = blocks[0].parent_hash
+        self.last_hash = blocks[-1].hash
+        self.first_time = int(blocks[0].timestamp, 16)
+        self.last_time = int(blocks[-1].timestamp, 16)
         self.tables = tables
 
 
@@ -86,7 +90,7 @@ def fetch(
             if all(one in too_large or one.refused is not None for one in pool.nodes):
                 raise
             raise AnswerError(f"blocks {numbers[0]} to {numbers[-1]}: {error}", host=node.label) from None
-        return Stretch(numbers, reading.blocks[0].parent_hash, reading.blocks[-1].hash, chunk_tables)
+        return Stretch(numbers, reading.blocks, chunk_tables)
 
     return pool.run(read, stop)
 

@@ -60,6 +60,7 @@ def run(work: SparkWork) -> OperatorResult:
             if row.table == table
         ]
         work.seal_output(index, files, SCHEMAS[table])
+    work.times = (rows[0].first_time, max(row.last_time for row in rows))
     return work.result()
 
 

@@ -85,6 +85,8 @@ class LockedTask(msgspec.Struct, frozen=True, eq=False):
     """It is the run of a source that should emit nothing for now."""
     config: str | None = None
     """Of a batch query, instead of its job's."""
+    read_as_of: str | None = None
+    """What an attempt that is claimed now reads; see `Task.read_as_of`."""
     waiting_events: Sequence[WaitingEvent] = ()
     """The events that the completing attempt announced, and that wait for its commit."""
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from tracelake.dispatcher.engine.calls.call import AttemptCall, CallNeeds, DecisionContext, LockedTask, Respond, always
 from tracelake.dispatcher.engine.plan import StateChange
 from tracelake.model import lifecycle
@@ -57,6 +59,7 @@ class ClaimCall(AttemptCall[ClaimAnswer]):
             return always(claimed)
         waited = None
         if claimed is not task:
+            claimed = replace(claimed, read_as_of=locked.read_as_of)
             context.plan.changes.append(StateChange(task, claimed))
             if task.ready_at is not None:
                 waited = max(0.0, (locked.now - task.ready_at).total_seconds())

@@ -17,6 +17,7 @@ import asyncpg
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.engine.catch_up.invalidation_drain import InvalidationDrain
 from tracelake.dispatcher.engine.catch_up.pace import BackgroundPace
+from tracelake.dispatcher.engine.catch_up.unit_drain import UnitDrain
 from tracelake.dispatcher.engine.plan import RoutedEvent, WritePlan
 from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.engine.routing import coverage, edges
@@ -65,16 +66,17 @@ class EdgeDrain:
         self._rework = InvalidationDrain(
             self.store, self.directory, self.router, self.writer, self._room, self._not_stopped, self.metrics, self.pace
         )
+        self._units = UnitDrain(self.store, self.directory, self.writer, self.metrics, self.pace)
 
     async def run_once(self) -> int:
-        """Handles one page for each edge that is behind, and for each unfinished invalidation.
+        """Handles one page for each edge that is behind, each unfinished invalidation, each node with changed units.
 
-        Returns how many events were shown to edges, edges made live, pages of units made again.
+        Returns how many events were shown to edges, edges made live, pages of units made again, units looked at.
         """
         async with self.store.connection() as connection:
             behind = await self._not_stopped(connection, await connection.fetch(_BEHIND))
         done = await self.pace.work_through(behind[:_EDGES_A_ROUND], self._take_on)
-        return done + await self._rework.run_once()
+        return done + await self._rework.run_once() + await self._units.run_once()
 
     async def _not_stopped(self, connection: Connection, waiting: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
         """Returns the edges that nothing stops, in random order: each has its turn, however many are stopped."""
@@ -106,7 +108,7 @@ class EdgeDrain:
             page = await self._room(connection, org_id, consumer, input_index, most)
             if not page:
                 return 0
-            if consumer.joins:
+            if consumer.waits:
                 generation = consumer.input(input_index).generation
                 await coverage.lock_generations(connection, [generation])
             states = await edges.lock(connection, set(consumer.edges_of(input_index)))
@@ -152,6 +154,8 @@ class EdgeDrain:
         events = [RoutedEvent(*row) for row in rows]
         tasks = await self.router.show(connection, scope, events, (consumer, item))
         created_tasks = await self.writer.create(connection, plan, tasks)
+        if scope.touched.units:
+            created_tasks += await self.writer.create_units(connection, plan, scope)
         self.writer.shown(plan, events, created_tasks, (consumer, item))
         whole = len(rows) < page
         if whole and edge.drain_until is None:

@@ -17,12 +17,15 @@ import asyncpg
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.engine.catch_up.pace import BackgroundPace
 from tracelake.dispatcher.engine.plan import WritePlan
-from tracelake.dispatcher.engine.routing import edges
+from tracelake.dispatcher.engine.routing import edges, pending_units
 from tracelake.dispatcher.engine.routing.directory import Consumer, EdgeDirectory
 from tracelake.dispatcher.engine.routing.invalidations import InvalidationPosition, InvalidRange, next_units
+from tracelake.dispatcher.engine.routing.pending_units import ChangedUnit
 from tracelake.dispatcher.engine.routing.router import EventRouter
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.model.task import RevisionKind
+from tracelake.model.windows import LAST_POSITION, Window
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +78,11 @@ class InvalidationDrain:
             waiting = await self.not_stopped(connection, await connection.fetch(_WAITING))
         return await self.pace.work_through(waiting[:_ROWS_A_ROUND], self._take_on)
 
+    async def _newest(self, connection: Connection) -> int:
+        """As new as whatever was announced so far."""
+        newest: int = await connection.fetchval("SELECT last_value FROM events_routed_seq")
+        return newest
+
     async def _take_on(self, row: asyncpg.Record) -> int:
         org_id, node_id, input_index, invalidation_id, *_ = row
         most = self.pace.page(PAGE)
@@ -103,6 +111,14 @@ class InvalidationDrain:
             )
             item = consumer.input(input_index)
             if item.generation != wrong.generation:
+                await connection.execute(_END, *key)
+                return 1
+            if consumer.has_windows:
+                change = ChangedUnit(
+                    node_id, Window(0, LAST_POSITION), org_id, await self._newest(connection),
+                    RevisionKind.INVALIDATION, work["traceparent"],
+                )  # fmt: skip
+                await pending_units.mark_existing(connection, change)
                 await connection.execute(_END, *key)
                 return 1
             position = InvalidationPosition(

@@ -14,7 +14,7 @@ from tracelake.db.routing_gate import RoutingBusyError
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.engine import limits
-from tracelake.dispatcher.engine.routing import coverage
+from tracelake.dispatcher.engine.routing import coverage, pending_units
 from tracelake.dispatcher.engine.routing.coverage import Presence
 from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.dispatcher.metrics import Metrics
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 LOOK_BACK = 10_000
 """How many routed events a fresh process looks back on."""
 PAGE = 2_000
+_STRANDED_SECONDS = 5.0
+"""A transaction that ends a task may not see yet that a unit waits for it; by then both have committed."""
 
 # One look at everything that takes a place, in one snapshot: whoever moves a task moves its counter with it, so a
 # difference is a fault and not a moment.
@@ -81,7 +83,7 @@ _MISSING = """
                CASE WHEN v.invalidates IS NOT NULL THEN coalesce(v.invalidation_id, v.event_id::text) END AS again,
                j.strategy = 'PerPartition' AND (SELECT count(*) FROM edges o WHERE o.node_id = e.node_id) > 1 AS joins
     ) w
-    WHERE e.phase <> 'Parked' AND e.position IS NULL
+    WHERE e.phase <> 'Parked' AND e.position IS NULL AND j.strategy <> 'PerWindow'
       AND CASE WHEN j.strategy = 'PerUpdate' AND v.cursor <= e.routed AND v.effective_revision = '' THEN
           coalesce((
               SELECT t.unit_start FROM tasks t
@@ -117,7 +119,12 @@ class RoutingReconciler:
         self._newest = 0
 
     async def run_once(self) -> int:
-        return await self._prove_places() + await self._prove_holds() + await self._prove_events()
+        return (
+            await self._prove_places()
+            + await self._prove_holds()
+            + await self._prove_events()
+            + await self._prove_pending_units()
+        )
 
     async def _prove_places(self) -> int:
         async with self._store.connection() as connection:
@@ -175,6 +182,12 @@ class RoutingReconciler:
             self._proved, self._newest = max(self._proved, self._newest), newest
         self._count("event", repaired)
         return repaired
+
+    async def _prove_pending_units(self) -> int:
+        async with self._store.connection() as connection:
+            revived = await pending_units.revive_stranded(connection, _STRANDED_SECONDS)
+        self._count("pending_unit", revived)
+        return revived
 
     async def _repair(self, row: asyncpg.Record) -> int:
         async with self._store.transaction(routing=[row["org_id"]], wait=False) as connection:

@@ -15,7 +15,7 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Generation
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.records import columns
-from tracelake.model.dag import Strategy, Where
+from tracelake.model.dag import Input, Strategy, Where
 from tracelake.model.job import Job
 
 EdgeKey: TypeAlias = tuple[UUID, int]
@@ -60,13 +60,27 @@ class Consumer:
         """It waits until every input has a unit."""
         return self.job.strategy is Strategy.PER_PARTITION and len(self.inputs) > 1
 
+    @property
+    def has_windows(self) -> bool:
+        """Its units are its own, or it reads more than one unit of an input."""
+        return self.job.strategy is Strategy.PER_WINDOW
+
+    @property
+    def waits(self) -> bool:
+        """An event may find that other inputs are not there yet."""
+        return self.joins or self.has_windows
+
+    def spec(self, item: ConsumerInput) -> Input:
+        """The input as its document has it."""
+        return self.job.inputs[item.input_index]
+
     def input(self, input_index: int) -> ConsumerInput:
         return next(item for item in self.inputs if item.input_index == input_index)
 
     def edges_of(self, input_index: int) -> Iterable[EdgeKey]:
         """The edges that an event on that input locks: two inputs of a join must not miss each other's unit."""
         return (
-            (self.node_id, item.input_index) for item in self.inputs if self.joins or item.input_index == input_index
+            (self.node_id, item.input_index) for item in self.inputs if self.waits or item.input_index == input_index
         )
 
 

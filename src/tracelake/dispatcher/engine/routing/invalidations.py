@@ -18,7 +18,6 @@ from tracelake.dispatcher.engine.routing.coverage import GridRange
 from tracelake.dispatcher.engine.routing.directory import Consumer, ConsumerInput
 from tracelake.dispatcher.engine.routing.units import ALL_INPUTS, UnitRequest
 from tracelake.dispatcher.records import columns
-from tracelake.model.dag import Strategy
 from tracelake.model.task import RevisionKind
 from tracelake.wire.units import Invalidates
 
@@ -159,6 +158,6 @@ async def _own(
 async def _cursors(
     connection: Connection, wrong: InvalidRange, consumer: Consumer, item: ConsumerInput, after: int, limit: int
 ) -> list[int]:
-    edge = ALL_INPUTS if consumer.job.strategy is Strategy.PER_PARTITION else item.input_index
+    edge = ALL_INPUTS if consumer.job.strategy.is_of_all_inputs else item.input_index
     place = (consumer.node_id, edge, wrong.start, wrong.end)
     return [row["unit_end"] for row in await connection.fetch(_CURSOR_UNITS, *place, after, limit)]

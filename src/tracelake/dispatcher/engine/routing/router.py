@@ -7,23 +7,26 @@ makes its task once.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Generation, NewTask, RoutedEvent, StateChange, WritePlan
 from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
-from tracelake.dispatcher.engine.routing import coverage, edges
+from tracelake.dispatcher.engine.routing import coverage, edges, pending_units
+from tracelake.dispatcher.engine.routing.changed_units import ChangedUnits, TouchedUnits
 from tracelake.dispatcher.engine.routing.coverage import Presence
 from tracelake.dispatcher.engine.routing.directory import EdgeDirectory, EdgeKey, Reader
 from tracelake.dispatcher.engine.routing.drafts import TaskDrafts
 from tracelake.dispatcher.engine.routing.edges import EdgeState
 from tracelake.dispatcher.engine.routing.invalidations import AT_ONCE, remember, rerun
+from tracelake.dispatcher.engine.routing.pending_units import ChangedUnit
 from tracelake.dispatcher.engine.routing.units import UnitRequest
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.slices import pause_between
 from tracelake.model.task import RevisionKind
+from tracelake.model.windows import Window
 
 
 @dataclass(slots=True)
@@ -34,6 +37,9 @@ class RoutingScope:
     edges: dict[EdgeKey, EdgeState] = field(default_factory=dict)
     blocked: set[EdgeKey] = field(default_factory=set)
     """Live edges that pressure stops: their events wait from now on."""
+    touched: TouchedUnits = field(default_factory=TouchedUnits)
+    """Units of joins and windows that are settled after the other tasks were made."""
+    epochs: dict[UUID, int] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -42,6 +48,7 @@ class EventRouter:
     directory: EdgeDirectory
     upstream: UpstreamDirectory
     drafts: TaskDrafts
+    changed_units: ChangedUnits
 
     async def lock(self, connection: Connection, plan: WritePlan) -> RoutingScope:
         """Locks the edges that this plan may touch; edges of units that fail in it are held from here on."""
@@ -62,7 +69,9 @@ class EventRouter:
             announced.setdefault(publication.org_id, set()).add(generation)
             range_generations.add(generation)
         hold_changes = _holds(plan.changes)
-        if not announced and not hold_changes:
+        scope.epochs = plan.epochs
+        await self._revive(connection, plan, scope)
+        if not announced and not hold_changes and not scope.touched.units:
             return scope
         dataset_uuids = (dataset_uuid for generations in announced.values() for dataset_uuid, _ in generations)
         await self.definitions.load_datasets(connection, dataset_uuids)
@@ -74,14 +83,40 @@ class EventRouter:
         await coverage.lock_generations(connection, sorted(range_generations))
         keys = {key for readers in scope.readers.values() for reader, item in readers
                 for key in reader.edges_of(item.input_index)}  # fmt: skip
+        keys |= {(consumer.node_id, item.input_index) for consumer in scope.touched.consumers.values()
+                 for item in consumer.inputs}  # fmt: skip
         scope.edges = await edges.lock(connection, keys | set(hold_changes))
         for key, units in hold_changes.items():
             if key in scope.edges:
                 scope.edges[key].hold(units)
         return scope
 
+    async def _revive(self, connection: Connection, plan: WritePlan, scope: RoutingScope) -> None:
+        """Notes the units that wait for a task which ends in this transaction."""
+        ended = [
+            change.after.task_id for change in plan.changes if change.after.finished and not change.before.finished
+        ]
+        units = await pending_units.load_waiting(connection, ended) if ended else []
+        if units:
+            consumers = await self.directory.nodes(connection, {unit.node_id for unit in units})
+            for unit in units:
+                scope.touched.add(consumers[unit.node_id], unit)
+
+    async def settle(self, connection: Connection, scope: RoutingScope) -> AsyncIterator[list[NewTask]]:
+        """Drafts the tasks of units that wait, node by node. The caller creates the tasks of one node before it asks
+        for the next: whatever is made from a unit that is computed again waits for it."""
+        for org_id in {consumer.job.org_id for consumer in scope.touched.consumers.values()}:
+            graph = await self.changed_units.graph(connection, org_id, scope.epochs.get(org_id))
+            for node_id in scope.touched.in_order(graph):
+                consumer = scope.touched.consumers[node_id]
+                if consumer.job.org_id == org_id:
+                    units = scope.touched.units[node_id].values()
+                    yield await self.changed_units.settle(connection, graph, consumer, units)
+
     async def route(self, connection: Connection, scope: RoutingScope, events: Sequence[RoutedEvent]) -> list[NewTask]:
-        """Drafts the tasks that these events ask for; some may exist. Writes coverage and edges, not tasks."""
+        """Drafts the tasks that these events ask for; some may exist. Writes coverage and edges, not tasks.
+
+        Units that wait for more than their event are left to `settle`."""
         await self._record(connection, scope.readers, events)
         await self._remember(connection, events)
         requests: list[UnitRequest] = []
@@ -98,8 +133,8 @@ class EventRouter:
                     edge.seen(edge.newest)  # from before this event on, it waits
                 else:
                     live.append((consumer, item))
-            requests += await self._requests_of(connection, event, live, again)
-        tasks = await self.drafts.draft(connection, requests, scope.edges)
+            requests += await self._requests_of(connection, event, live, again, scope)
+        tasks = await self.drafts.draft(connection, self._put_off(requests, scope), scope.edges)
         await edges.write(connection, scope.edges.values())
         return tasks
 
@@ -120,15 +155,17 @@ class EventRouter:
     ) -> list[NewTask]:
         """Drafts the tasks that events routed before ask of one reader that fell behind. The caller writes edges, and
         holds the generation if the reader joins."""
-        if reader[0].joins:
+        if reader[0].waits:
             await self._record(connection, {reader[1].generation: (reader,)}, events)
         await self._remember(connection, events)
         again: Counter[EdgeKey] = Counter()
         requests = [
             request
             for event in _in_order(events)
-            for request in await self._requests_of(connection, event, [reader], again)
+            for request in await self._requests_of(connection, event, [reader], again, scope)
         ]
+        if reader[0].has_windows:
+            return []
         lost = await self.drafts.draft_lost(
             connection, [UnitRequest.of(event, *reader) for event in events], scope.edges
         )
@@ -140,7 +177,12 @@ class EventRouter:
             await remember(connection, invalidating)
 
     async def _requests_of(
-        self, connection: Connection, event: RoutedEvent, readers: Iterable[Reader], counts: Counter[EdgeKey]
+        self,
+        connection: Connection,
+        event: RoutedEvent,
+        readers: Iterable[Reader],
+        counts: Counter[EdgeKey],
+        scope: RoutingScope,
     ) -> list[UnitRequest]:
         """Returns what one event asks of these readers: its own unit, and the units it declares wrong.
 
@@ -148,6 +190,10 @@ class EventRouter:
         """
         requests: list[UnitRequest] = []
         for consumer, item in readers:
+            if consumer.has_windows:
+                graph = await self.changed_units.graph(connection, event.org_id, scope.epochs.get(event.org_id))
+                await self.changed_units.touch(connection, graph, event, consumer, item, scope.touched)
+                continue
             again: list[UnitRequest] = []
             if event.invalidates is not None:
                 key = (consumer.node_id, item.input_index)
@@ -159,6 +205,23 @@ class EventRouter:
                 requests.append(own)
             requests += again
         return requests
+
+    def _put_off(self, requests: Sequence[UnitRequest], scope: RoutingScope) -> list[UnitRequest]:
+        """Leaves units of joins that are computed again to `settle`: others of their inputs may be about to change."""
+        at_once: list[UnitRequest] = []
+        for request in requests:
+            usual = self.drafts.usual_revision(request.input.generation)
+            repeated = request.revision != usual or request.kind is not RevisionKind.EVENT
+            if request.consumer.joins and repeated and not request.again and None not in (request.start, request.end):
+                assert request.start is not None
+                assert request.end is not None
+                place = (request.consumer.node_id, Window(request.start, request.end), request.consumer.job.org_id)
+                producers = frozenset({request.producer})
+                unit = ChangedUnit(*place, request.routed_seq, request.kind, request.traceparent, producers)
+                scope.touched.add(request.consumer, unit)
+            else:
+                at_once.append(request)
+        return at_once
 
     async def _record(
         self, connection: Connection, readers: dict[Generation, tuple[Reader, ...]], events: Sequence[RoutedEvent]
@@ -187,7 +250,7 @@ class EventRouter:
 
 
 def _is_joined(readers: Iterable[Reader]) -> bool:
-    return any(consumer.joins for consumer, _ in readers)
+    return any(consumer.waits for consumer, _ in readers)
 
 
 def _in_order(events: Sequence[RoutedEvent]) -> list[RoutedEvent]:

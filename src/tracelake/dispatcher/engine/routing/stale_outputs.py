@@ -46,7 +46,10 @@ _CLEAR = """
                       WHERE w.node_id = s.node_id AND w.invalidation_id = ANY(s.rebuild))
       AND NOT EXISTS (SELECT FROM tasks t WHERE t.node_id = s.node_id AND t.revision = ANY(s.rebuild)
                         AND t.revision_kind = 'invalidation'
-                        AND t.status <> 'Completed' AND t.skipped_at IS NULL)"""
+                        AND t.status <> 'Completed' AND t.skipped_at IS NULL)
+      AND NOT EXISTS (SELECT FROM pending_units p WHERE p.node_id = s.node_id AND p.revision_kind = 'invalidation')
+      AND NOT EXISTS (SELECT FROM tasks t WHERE t.node_id = s.node_id AND t.finished_at IS NULL
+                        AND t.unit_end IS NOT NULL AND t.revision_kind = 'invalidation')"""
 
 
 async def mark(connection: Connection, org_id: UUID, readers: Collection[tuple[UUID, UUID]]) -> None:

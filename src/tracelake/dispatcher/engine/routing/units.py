@@ -9,7 +9,6 @@ import msgspec
 from tracelake.dispatcher.engine.plan import NewTask, RoutedEvent, WakeTarget, unit_of
 from tracelake.dispatcher.engine.routing.coverage import NewestRevision
 from tracelake.dispatcher.engine.routing.directory import Consumer, ConsumerInput
-from tracelake.model.dag import Strategy
 from tracelake.model.ids import new_id
 from tracelake.model.task import RevisionKind
 from tracelake.wire.units import CursorRange, TaskInput, Unit
@@ -37,6 +36,8 @@ class UnitRequest:
     """A unit that was there before: it never takes its edge on."""
     traceparent: str | None = None
     """Of the event that asks."""
+    producer: str = ""
+    """Who announced the event."""
 
     @classmethod
     def of(cls, event: RoutedEvent, consumer: Consumer, item: ConsumerInput) -> "UnitRequest":
@@ -51,6 +52,7 @@ class UnitRequest:
             RevisionKind(event.revision_kind),
             event.routed_seq,
             traceparent=event.traceparent,
+            producer=event.producer,
         )
 
     @property
@@ -59,7 +61,7 @@ class UnitRequest:
 
     @property
     def edge(self) -> int:
-        return ALL_INPUTS if self.consumer.job.strategy is Strategy.PER_PARTITION else self.input.input_index
+        return ALL_INPUTS if self.consumer.job.strategy.is_of_all_inputs else self.input.input_index
 
     def unit(self, after: int | None) -> Unit:
         if self.cursor is None:

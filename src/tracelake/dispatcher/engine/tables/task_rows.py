@@ -25,7 +25,7 @@ from tracelake.model.task import Outcome, RevisionKind, Status, Task
 
 _COLUMNS = """task_id, org_id, job_id, status, attempt, max_attempts, held, cancel_requested, outcome, lease_token,
     lease_expires_at, deadline_at, claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error,
-    forgiven, skipped_at, held_by, node_id, edge, unit_key, revision, revision_kind, input_order,
+    forgiven, skipped_at, held_by, read_as_of, node_id, edge, unit_key, revision, revision_kind, input_order,
     limit_keys, counted, traceparent"""
 
 # $2 are claims. What a cutover dropped and did not reach yet must not start any more: to a claim it is held. With the
@@ -79,7 +79,7 @@ _MUTABLE = {
     "lease_token": "uuid", "lease_expires_at": "timestamptz", "deadline_at": "timestamptz",
     "claimed_at": "timestamptz", "worker_id": "text", "claim_id": "text", "ready_at": "timestamptz",
     "next_retry_at": "timestamptz", "finished_at": "timestamptz", "error": "text", "skipped_at": "timestamptz",
-    "held_by": "text", "max_attempts": "int", "forgiven": "int",
+    "held_by": "text", "max_attempts": "int", "forgiven": "int", "read_as_of": "text",
 }  # fmt: skip
 """The columns that a change may touch, with their types."""
 _mutable_values = attrgetter(*_MUTABLE)
@@ -107,6 +107,28 @@ _CREATE = """
         INSERT INTO outbox (kind, queue, key, org_id)
         SELECT u.kind, u.queue, u.task_id, u.org_id FROM made JOIN u USING (task_id) WHERE u.limit_keys IS NULL)
     SELECT task_id FROM made"""
+
+# Brings the task of the same unit up to date that waits and was never claimed: its first attempt reads what is newest.
+_RENEW = """
+    WITH u AS MATERIALIZED (
+        SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::bigint[], $6::text[], $7::text[],
+                             $8::text[], $9::text[], $10::text[], $11::text[])
+            AS u(new_id, job_id, node_id, edge, unit_end, unit_key, inputs, revision, revision_kind, input_order,
+                 traceparent)),
+    queued AS (
+        SELECT u.new_id, t.task_id FROM u CROSS JOIN LATERAL (
+            SELECT t.task_id FROM tasks t
+            WHERE t.node_id = u.node_id AND t.edge = u.edge AND t.unit_end = u.unit_end AND t.unit_key = u.unit_key
+              AND t.job_id = u.job_id AND t.status = 'Queued' AND t.attempt = 0 AND t.revision_kind = 'event'
+              AND t.superseded IS NULL
+            ORDER BY t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED) t
+        WHERE NOT EXISTS (
+            SELECT FROM tasks s WHERE s.node_id = u.node_id AND s.edge = u.edge AND s.unit_end = u.unit_end
+              AND s.unit_key = u.unit_key AND s.revision = u.revision AND s.revision_kind = u.revision_kind))
+    UPDATE tasks t SET inputs = u.inputs::json, revision = u.revision, revision_kind = u.revision_kind,
+        input_order = u.input_order::bigint[], traceparent = coalesce(u.traceparent, t.traceparent)
+    FROM queued q JOIN u USING (new_id) WHERE t.task_id = q.task_id
+    RETURNING u.new_id"""
 
 CREATE_SLICE = 128
 """Tasks that one statement inserts: its arguments are encoded while the event loop stands still."""
@@ -161,6 +183,7 @@ def snapshot(record: asyncpg.Record) -> Task:
         forgiven=record["forgiven"],
         skipped_at=record["skipped_at"],
         held_by=record["held_by"],
+        read_as_of=record["read_as_of"],
         node_id=record["node_id"],
         edge=record["edge"],
         unit_key=record["unit_key"],
@@ -260,6 +283,12 @@ async def collect_again(connection: Connection, revived: Sequence[UUID]) -> None
 async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTask]:
     """Inserts tasks with their wake-ups; returns those that did not exist, neither by id nor by unit."""
     new = sorted(tasks, key=lambda task: task.task_id)  # as everything that locks: in one order
+    renewing = [task for task in new if task.renews]
+    if renewing:
+        renewed_ids = await _renew(connection, renewing)
+        new = [task for task in new if task.task_id not in renewed_ids]
+        if not new:
+            return []
     created_tasks: list[NewTask] = []
     async for part in in_slices(new, CREATE_SLICE):
         created_tasks += await _create(connection, part)
@@ -276,6 +305,15 @@ async def _create(connection: Connection, new: Sequence[NewTask]) -> list[NewTas
     rows = await connection.fetch(_CREATE, *columns(tasks))
     created_ids = {row["task_id"] for row in rows}
     return [task for task in new if task.task_id in created_ids]
+
+
+async def _renew(connection: Connection, tasks: Sequence[NewTask]) -> set[UUID]:
+    rows = [
+        (task.task_id, task.job_id, task.node_id, task.edge, task.unit_end, task.unit_key, task.inputs, task.revision,
+         task.revision_kind, _array(task.input_order), task.traceparent)
+        for task in tasks
+    ]  # fmt: skip
+    return {row["new_id"] for row in await connection.fetch(_RENEW, *columns(rows))}
 
 
 def _array(numbers: tuple[int, ...]) -> str | None:

@@ -1,0 +1,52 @@
+"""Goes through the pending units of nodes that a change has touched by the hundred, a page in each transaction."""
+
+import logging
+from dataclasses import dataclass
+from uuid import UUID
+
+from tracelake.db.transaction import Store
+from tracelake.dispatcher.engine.catch_up.pace import BackgroundPace
+from tracelake.dispatcher.engine.plan import WritePlan
+from tracelake.dispatcher.engine.routing import edges, pending_units
+from tracelake.dispatcher.engine.routing.changed_units import AT_ONCE
+from tracelake.dispatcher.engine.routing.directory import EdgeDirectory
+from tracelake.dispatcher.engine.routing.router import RoutingScope
+from tracelake.dispatcher.engine.writer import Writer
+from tracelake.dispatcher.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+_NODES_A_ROUND = 100
+
+_STILL = "SELECT EXISTS (SELECT FROM edges WHERE node_id = $1 AND phase <> 'Parked')"
+
+
+@dataclass(eq=False)
+class UnitDrain:
+    store: Store
+    directory: EdgeDirectory
+    writer: Writer
+    metrics: Metrics
+    pace: BackgroundPace
+
+    async def run_once(self) -> int:
+        """Handles one page for each node that has units to be looked at; returns how many units."""
+        async with self.store.connection() as connection:
+            nodes = await pending_units.list_due_nodes(connection, _NODES_A_ROUND)
+        return await self.pace.work_through(nodes, self._take_on)
+
+    async def _take_on(self, place: tuple[UUID, UUID]) -> int:
+        org_id, node_id = place
+        async with self.store.transaction(routing=[org_id], wait=False) as connection:
+            if not await connection.fetchval(_STILL, node_id):
+                return 0
+            consumer = (await self.directory.nodes(connection, [node_id]))[node_id]
+            states = await edges.lock(connection, {(node_id, item.input_index) for item in consumer.inputs})
+            units = await pending_units.load_due(connection, org_id, node_id, min(AT_ONCE, self.pace.page(AT_ONCE)))
+            scope = RoutingScope({}, states)
+            for unit in units:
+                scope.touched.add(consumer, unit)
+            created_tasks = await self.writer.create_units(connection, WritePlan(), scope)
+        self.metrics.created_tasks.labels("drain").inc(len(created_tasks))
+        logger.debug("settled units", extra={"units": len(units), "tasks": len(created_tasks)})
+        return len(units)

@@ -1,0 +1,380 @@
+"""Whether the inputs of a window are there, and what of each a task reads.
+
+Windows of time are found among blocks by the times that each committed unit has (`dataset_units.time_min`, `time_max`),
+so no file is opened. Times never decrease from block to block, so units are in the order of their times.
+
+An input begins where it, or anything that it is made from, was first announced: a window that begins before that is
+complete from there on. So a unit at the beginning that is late, or has failed, keeps windows waiting; one that nobody
+asked for does not.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.engine.plan import Generation
+from tracelake.dispatcher.engine.routing import coverage
+from tracelake.dispatcher.engine.routing.coverage import Presence
+from tracelake.dispatcher.engine.routing.directory import Consumer, ConsumerInput
+from tracelake.dispatcher.engine.routing.upstream_graph import UpstreamGraph
+from tracelake.model.dag import Input, ReadMode
+from tracelake.model.windows import Window, previous_window, shift_window, window_at
+from tracelake.wire.units import ReadScope
+
+NOT_ANNOUNCED = "input_empty"
+GAP = "input_gap"
+NOT_PASSED = "input_not_passed"
+NO_TIMES = "input_without_times"
+PREVIOUS_OPEN = "previous_unit"
+UNIT_MISSING = "input_unit"
+
+_FIRST = """
+    SELECT least(
+        (SELECT min(range_start) FROM dataset_runs WHERE dataset_uuid = $1 AND dataset_version = $2),
+        (SELECT range_start FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2
+           AND range_start IS NOT NULL ORDER BY range_start LIMIT 1))"""
+
+_UNIT_AT = """
+    SELECT range_start, range_end, time_min, time_max FROM dataset_units
+    WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $3 ORDER BY range_start DESC LIMIT 1"""
+
+_UNIT_BY_TIME = """
+    SELECT range_start, range_end, time_min, time_max FROM dataset_units
+    WHERE dataset_uuid = $1 AND dataset_version = $2 AND time_max >= $3 ORDER BY time_max, range_start LIMIT 1"""
+
+_RUNS = """
+    SELECT range_start, range_end FROM dataset_runs
+    WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $4 AND range_end >= $3"""
+
+_UNITS = """
+    SELECT range_start, range_end FROM dataset_units
+    WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $4 AND range_end >= $3
+      AND range_start >= coalesce((SELECT max(range_start) FROM dataset_units
+                                   WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $3), $3)"""
+
+_HAS_UNITS = "SELECT EXISTS (SELECT FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2)"
+
+_IS_PENDING = """
+    SELECT EXISTS (SELECT FROM pending_units WHERE node_id = $1 AND unit_start = $2 AND unit_end = $3)"""
+
+# Units of a node do not overlap, so of its open tasks only the first that ends at or behind the range can touch it.
+_OPEN = """
+    SELECT t.task_id FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS n(node_id, range_start, range_end)
+    CROSS JOIN LATERAL (
+        SELECT task_id, unit_start FROM tasks
+        WHERE tasks.node_id = n.node_id AND finished_at IS NULL AND unit_end IS NOT NULL AND unit_end >= n.range_start
+          AND task_id::text <> ALL($4::text[])
+        ORDER BY unit_end LIMIT 1) t
+    WHERE t.unit_start <= n.range_end LIMIT 1"""
+
+_OWN_TASK = """
+    SELECT task_id FROM tasks
+    WHERE node_id = $1 AND finished_at IS NULL AND unit_end = $3 AND unit_start = $2 AND edge = -1
+      AND (attempt > 0 OR $4) ORDER BY task_id LIMIT 1"""
+
+
+class Obstacle(Exception):  # noqa: N818 - a state, not an error
+    """Why a window cannot be computed now."""
+
+    def __init__(self, reason: str, waits_for: UUID | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.waits_for = waits_for
+
+
+class _TimedUnit(NamedTuple):
+    start: int
+    end: int
+    time_min: int | None
+    time_max: int | None
+
+
+@dataclass(eq=False)
+class WindowInputs:
+    """What the inputs of windows are, as one transaction sees them."""
+
+    connection: Connection
+    graph: UpstreamGraph
+    _first: dict[Generation, int | None] = field(default_factory=dict)
+
+    async def resolve(self, consumer: Consumer, window: Window) -> list[ReadScope | None]:
+        """What each input is for the window, in order. Raises Obstacle if one of them is not there."""
+        return [await self._resolve(consumer, item, window) for item in consumer.inputs]
+
+    async def find_open_work(
+        self, consumer: Consumer, window: Window, scopes: Sequence[ReadScope | None], producers: Collection[str] = ()
+    ) -> None:
+        """Raises Obstacle if a task upstream, or of this very unit, is open and will change what the window is.
+
+        `producers` have announced the change, and are not waited for.
+        """
+        place = (consumer.node_id, *window)
+        own = await self.connection.fetchval(_OWN_TASK, *place, False)
+        if own is not None:
+            raise Obstacle("own_task", own)
+        blocks, seconds = self._spans(consumer, window, scopes)
+        questions = []
+        for node_id in self.graph.ancestors(consumer.node_id):
+            span = seconds if self._counts_seconds(node_id) else blocks
+            if span is not None:
+                questions.append((node_id, *span))
+        if questions:
+            nodes, starts, ends = zip(*questions, strict=True)
+            open_task = await self.connection.fetchval(_OPEN, list(nodes), list(starts), list(ends), list(producers))
+            if open_task is not None:
+                raise Obstacle("upstream_task", open_task)
+
+    def is_in_seconds(self, consumer: Consumer) -> bool:
+        """Whether the units of the consumer are windows of time."""
+        if consumer.job.units is not None:
+            return consumer.job.units.by == "time"
+        return any(
+            self.graph.is_in_seconds(item.generation)
+            for item in consumer.inputs
+            if consumer.spec(item).read is ReadMode.UNIT
+        )
+
+    def _counts_seconds(self, node_id: UUID) -> bool:
+        grid = self.graph.grids.get(node_id)
+        if grid is not None:
+            return grid.by == "time"
+        return any(self.graph.is_in_seconds(generation) for generation in self.graph.extents(node_id))
+
+    def _spans(
+        self, consumer: Consumer, window: Window, scopes: Sequence[ReadScope | None]
+    ) -> tuple[Window | None, Window | None]:
+        """The blocks and the seconds that the window is made from."""
+        spans: dict[bool, list[Window]] = {False: [], True: []}
+        in_seconds = self.is_in_seconds(consumer)
+        spans[in_seconds].append(window)
+        for item, scope in zip(consumer.inputs, scopes, strict=True):
+            if consumer.spec(item).read is ReadMode.PREVIOUS:
+                continue
+            if scope is not None and scope.start is not None and scope.end is not None:
+                spans[scope.in_seconds].append(Window(scope.start, scope.end))
+        return _hull(spans[False]), _hull(spans[True])
+
+    # --- inputs
+
+    async def _resolve(self, consumer: Consumer, item: ConsumerInput, window: Window) -> ReadScope | None:
+        spec = consumer.spec(item)
+        if spec.read is ReadMode.UNIT:
+            unit = Presence(item.generation, f"p:{window.start}-{window.end}", *window)
+            if not await coverage.read_revisions(self.connection, [unit]):
+                raise Obstacle(UNIT_MISSING)
+            return None
+        in_seconds = self.is_in_seconds(consumer)
+        if spec.read is ReadMode.PREVIOUS:
+            return await self._previous(consumer, item, spec, window, in_seconds=in_seconds)
+        if not await self.connection.fetchval(_HAS_UNITS, *item.generation):
+            raise Obstacle(NOT_ANNOUNCED)
+        scope = ReadScope(
+            mode=spec.read,
+            in_seconds=self.graph.is_in_seconds(item.generation),
+            unit_in_seconds=in_seconds,
+        )
+        if spec.read is ReadMode.ALL:
+            return scope
+        span = self._span(consumer, spec, window)
+        by_time = in_seconds and not scope.in_seconds
+        complete = consumer.job.units is None or consumer.job.units.when == "complete"
+        if by_time:
+            found = await self._by_time(item.generation, span, complete=complete, latest=spec.read is ReadMode.LATEST)
+        else:
+            found = await self._by_position(
+                item.generation, span, complete=complete, latest=spec.read is ReadMode.LATEST
+            )
+        rows = (spec.by, *span) if spec.by is not None and spec.read is not ReadMode.LATEST else (None, None, None)
+        return replace(
+            scope,
+            start=found.span.start,
+            end=found.span.end,
+            empty=found.empty,
+            column=rows[0],
+            first=rows[1],
+            last=rows[2],
+        )
+
+    def _span(self, consumer: Consumer, spec: Input, window: Window) -> Window:
+        if spec.read is ReadMode.WINDOW:
+            if not spec.lookback:
+                return window
+            assert consumer.job.units is not None
+            return Window(shift_window(consumer.job.units, window, -spec.lookback).start, window.end)
+        return Window(0, window.end)
+
+    async def _previous(
+        self, consumer: Consumer, item: ConsumerInput, spec: Input, window: Window, *, in_seconds: bool
+    ) -> ReadScope:
+        """The unit before; an empty relation for the first unit."""
+        scope = ReadScope(mode=ReadMode.PREVIOUS, in_seconds=in_seconds, unit_in_seconds=in_seconds)
+        before = await self._window_before(consumer, window)
+        if before is None:
+            return replace(scope, empty=True, columns=spec.columns)
+        unit = await self.connection.fetchrow(_UNIT_AT, *item.generation, before.start)
+        committed = unit is not None and (unit["range_start"], unit["range_end"]) == tuple(before)
+        if not committed or await self.connection.fetchval(_IS_PENDING, consumer.node_id, *before):
+            raise Obstacle(PREVIOUS_OPEN)
+        open_task = await self.connection.fetchval(_OWN_TASK, consumer.node_id, *before, True)
+        if open_task is not None:
+            raise Obstacle(PREVIOUS_OPEN, open_task)
+        return replace(scope, start=before.start, end=before.end)
+
+    async def _window_before(self, consumer: Consumer, window: Window) -> Window | None:
+        """The unit before this one; None if this is the first that the inputs have."""
+        firsts = [await self._first_of_window(consumer, item) for item in consumer.inputs]
+        known = [first for first in firsts if first is not None]
+        if not known or window.start <= min(known) <= window.end or window.end < min(known):
+            return None
+        grid = consumer.job.units
+        if grid is not None:
+            return previous_window(grid, window)
+        for item in consumer.inputs:  # the driving input tells
+            if consumer.spec(item).read is ReadMode.UNIT:
+                row = await self.connection.fetchrow(_UNIT_AT, *item.generation, window.start - 1)
+                if row is None or row["range_end"] != window.start - 1:
+                    raise Obstacle(GAP)
+                return Window(row["range_start"], row["range_end"])
+        return None
+
+    async def _first_of_window(self, consumer: Consumer, item: ConsumerInput) -> int | None:
+        """Where an input begins, in positions of the consumer's units."""
+        if consumer.spec(item).read not in (ReadMode.UNIT, ReadMode.WINDOW, ReadMode.HISTORY):
+            return None
+        if self.is_in_seconds(consumer):
+            first = await self._first_second(item.generation)
+            if first is None:
+                raise Obstacle(NOT_ANNOUNCED)
+            return first
+        return await self._first_position(item.generation)
+
+    # --- ranges of blocks, and of seconds where the dataset's units are windows
+
+    async def _by_position(
+        self, generation: Generation, span: Window, *, complete: bool, latest: bool
+    ) -> "_FoundUnits":
+        first = await self._first_position(generation)
+        if first is None:
+            raise Obstacle(NOT_ANNOUNCED)
+        if latest:
+            unit = await self.connection.fetchrow(_UNIT_AT, *generation, span.end)
+            if unit is None:
+                return await self._nearest(generation, first)
+            return _FoundUnits(Window(unit["range_start"], unit["range_end"]))
+        if first > span.end:
+            return await self._nearest(generation, first)
+        read = Window(max(span.start, first), span.end)
+        gaps = await self._gaps(generation, read)
+        if complete and gaps:
+            raise Obstacle(GAP)
+        if gaps == [read]:
+            return await self._nearest(generation, first)
+        return _FoundUnits(read)
+
+    async def _by_time(self, generation: Generation, span: Window, *, complete: bool, latest: bool) -> "_FoundUnits":
+        first = await self._first_position(generation)
+        if first is None:
+            raise Obstacle(NOT_ANNOUNCED)
+        behind = await self._unit_by_time(generation, span.end + 1)
+        if behind is None and complete:
+            raise Obstacle(await self._why_not_passed(generation))
+        if behind is None:
+            last = await self._unit_at(generation, 2**63 - 1)
+        elif behind.time_min is not None and behind.time_min <= span.end:
+            last = behind
+        else:
+            last = await self._unit_at(generation, behind.start - 1) if behind.start > 0 else None
+        low = await self._unit_by_time(generation, span.start)
+        assert low is not None or behind is None
+        if latest:
+            return _FoundUnits(Window(last.start, last.end)) if last else await self._nearest(generation, first)
+        if complete:
+            assert low is not None
+            assert behind is not None
+            # The block before the first unit is there as well, so nothing is missing between it and the window.
+            if await self._gaps(generation, Window(max(first, low.start - 1), behind.end)):
+                raise Obstacle(GAP)
+        if low is None or last is None or low.start > last.start:
+            return await self._nearest(generation, first if behind is None else behind.start)
+        return _FoundUnits(Window(low.start, last.end))
+
+    async def _why_not_passed(self, generation: Generation) -> str:
+        newest = await self._unit_at(generation, 2**63 - 1)
+        return NO_TIMES if newest is not None and newest.time_max is None else NOT_PASSED
+
+    async def _nearest(self, generation: Generation, position: int) -> "_FoundUnits":
+        """A unit that tells the columns of an input without rows."""
+        unit = await self._unit_at(generation, position)
+        unit = unit or await self._unit_at(generation, 2**63 - 1)
+        if unit is None:
+            raise Obstacle(NOT_ANNOUNCED)
+        return _FoundUnits(Window(unit.start, unit.end), empty=True)
+
+    async def _gaps(self, generation: Generation, span: Window) -> list[Window]:
+        """The parts of the range that no committed unit covers."""
+        for statement in (_RUNS, _UNITS):  # runs are few, but units of cursors are not among them
+            rows = await self.connection.fetch(statement, *generation, *span)
+            gaps, position = [], span.start
+            for start, end in coverage.merge((row["range_start"], row["range_end"]) for row in rows):
+                if start > position:
+                    gaps.append(Window(position, start - 1))
+                position = max(position, end + 1)
+            if position <= span.end:
+                gaps.append(Window(position, span.end))
+            if not gaps:
+                return []
+        return gaps
+
+    async def _unit_at(self, generation: Generation, position: int) -> _TimedUnit | None:
+        row = await self.connection.fetchrow(_UNIT_AT, *generation, position)
+        return None if row is None else _TimedUnit(*row)
+
+    async def _unit_by_time(self, generation: Generation, time: int) -> _TimedUnit | None:
+        row = await self.connection.fetchrow(_UNIT_BY_TIME, *generation, time)
+        return None if row is None else _TimedUnit(*row)
+
+    # --- beginnings
+
+    async def _first_position(self, generation: Generation) -> int | None:
+        """The first position that was announced of the generation, or of what it is made from."""
+        if generation not in self._first:
+            self._first[generation] = await self._find_first(generation)
+        return self._first[generation]
+
+    async def _find_first(self, generation: Generation) -> int | None:
+        producer = self.graph.producers.get(generation)
+        grid = None if producer is None else self.graph.grids.get(producer)
+        extents = [] if producer is None else self.graph.extents(producer)
+        if grid is not None and grid.by == "time":
+            seconds = [await self._first_second(item) for item in extents]
+            known = [second for second in seconds if second is not None]
+            return None if len(known) < len(seconds) or not known else window_at(grid, min(known)).start
+        firsts = [await self.connection.fetchval(_FIRST, *generation)]
+        firsts += [await self._first_position(item) for item in extents]
+        known = [first for first in firsts if first is not None]
+        if not known:
+            return None
+        return min(known) if grid is None else window_at(grid, min(known)).start
+
+    async def _first_second(self, generation: Generation) -> int | None:
+        """The time of the first position; None as long as its unit is not committed."""
+        first = await self._first_position(generation)
+        if first is None or self.graph.is_in_seconds(generation):
+            return first
+        unit = await self._unit_at(generation, first)
+        return unit.time_min if unit is not None and unit.end >= first else None
+
+
+class _FoundUnits(NamedTuple):
+    span: Window
+    empty: bool = False
+
+
+def _hull(spans: Sequence[Window]) -> Window | None:
+    if not spans:
+        return None
+    return Window(min(span.start for span in spans), max(span.end for span in spans))

@@ -1,0 +1,115 @@
+"""Windows: the units of jobs that choose their own, as ranges of blocks or of seconds since 1970.
+
+A grid divides its axis without gaps and overlaps: every position lies in exactly one window, the window after another
+begins right behind it. Days, weeks (from Monday on) and months follow the clock of a time zone, so a day has 23 or 25
+hours when the clock changes, and a date that a zone left out has no window.
+"""
+
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from tracelake.model.dag import UnitGrid
+
+HOUR = 3600
+LAST_POSITION = 2**63 - 1
+LAST_SECOND = 253_370_592_000 - 1
+"""Of the year 9998 in every zone: calendars end in the year after."""
+MOST_LOOKBACK = 10_000
+
+
+class Window(NamedTuple):
+    """Both ends are included."""
+
+    start: int
+    end: int
+
+    def overlaps(self, other: "Window") -> bool:
+        return self.start <= other.end and other.start <= self.end
+
+
+def window_at(grid: UnitGrid, position: int) -> Window:
+    """The window that holds the position. Raises ValueError for a time that calendars do not have."""
+    if grid.by == "blocks":
+        assert grid.size is not None
+        start = position - position % grid.size
+        return Window(start, min(start + grid.size - 1, LAST_POSITION))
+    if not 0 <= position <= LAST_SECOND:
+        raise ValueError(f"expected a time from 1970 to 9998, received {position} seconds")
+    if grid.grain == "hour":
+        start = position - position % HOUR
+        return Window(start, start + HOUR - 1)
+    zone = _zone(grid.time_zone)
+    day = datetime.fromtimestamp(position, zone).date()
+    first = _first_day(grid, day)
+    # Of a midnight that the clock skips or repeats, the earlier moment counts.
+    return Window(max(0, _midnight(first, zone)), _midnight(_next_first_day(grid, first), zone) - 1)
+
+
+def next_window(grid: UnitGrid, window: Window) -> Window:
+    return window_at(grid, window.end + 1)
+
+
+def previous_window(grid: UnitGrid, window: Window) -> Window | None:
+    """None for the first window of the axis."""
+    return None if window.start <= 0 else window_at(grid, window.start - 1)
+
+
+def shift_window(grid: UnitGrid, window: Window, grains: int) -> Window:
+    """The window so many grains later; earlier if negative, at most back to the first of the axis."""
+    if grid.by == "blocks":
+        assert grid.size is not None
+        return window_at(grid, max(0, window.start + grains * grid.size))
+    if grid.grain == "hour":
+        return window_at(grid, max(0, window.start + grains * HOUR))
+    for _ in range(abs(grains)):
+        following = next_window(grid, window) if grains > 0 else previous_window(grid, window)
+        if following is None:
+            break
+        window = following
+    return window
+
+
+def windows_between(grid: UnitGrid, start: int, end: int) -> list[Window]:
+    """All windows that overlap the range, in order."""
+    windows = [window_at(grid, start)]
+    while windows[-1].end < end:
+        windows.append(next_window(grid, windows[-1]))
+    return windows
+
+
+def describe_window(grid: UnitGrid, window: Window) -> str:
+    """The window as people write it: `2026-03-03`, `2026-03-03 13:00`, `2026-W10`, `2026-03`, `5000-9999`."""
+    if grid.by == "blocks":
+        return f"{window.start}-{window.end}"
+    moment = datetime.fromtimestamp(window.start, UTC if grid.grain == "hour" else _zone(grid.time_zone))
+    if grid.grain == "hour":
+        return f"{moment:%Y-%m-%d %H:00}"
+    if grid.grain == "day":
+        return f"{moment:%Y-%m-%d}"
+    if grid.grain == "month":
+        return f"{moment:%Y-%m}"
+    year, week, _ = moment.isocalendar()
+    return f"{year}-W{week:02d}"
+
+
+@lru_cache(maxsize=64)
+def _zone(name: str) -> ZoneInfo:
+    return ZoneInfo(name)
+
+
+def _first_day(grid: UnitGrid, day: date) -> date:
+    if grid.grain == "week":
+        return day - timedelta(days=day.weekday())
+    return day.replace(day=1) if grid.grain == "month" else day
+
+
+def _next_first_day(grid: UnitGrid, first: date) -> date:
+    if grid.grain == "month":
+        return (first + timedelta(days=32)).replace(day=1)
+    return first + timedelta(days=7 if grid.grain == "week" else 1)
+
+
+def _midnight(day: date, zone: ZoneInfo) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp())
