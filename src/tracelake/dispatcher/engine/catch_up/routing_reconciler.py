@@ -84,6 +84,8 @@ _MISSING = """
                j.strategy = 'PerPartition' AND (SELECT count(*) FROM edges o WHERE o.node_id = e.node_id) > 1 AS joins
     ) w
     WHERE e.phase <> 'Parked' AND e.position IS NULL AND j.strategy <> 'PerWindow'
+      AND NOT EXISTS (SELECT FROM pending_units p WHERE p.node_id = e.node_id AND p.unit_start = v.range_start
+                        AND p.unit_end = v.range_end)
       AND CASE WHEN j.strategy = 'PerUpdate' AND v.cursor <= e.routed AND v.effective_revision = '' THEN
           coalesce((
               SELECT t.unit_start FROM tasks t
