@@ -167,8 +167,14 @@ def _unit(row: LineageUnit) -> Text:
     files = "" if row.files is None else f", {count(row.files, 'file')}"
     line.append(f"  {row.task_id}  ")
     line.append(clean(f"{row.dag}/{row.job}, attempt {row.attempt}{files}"), style="cyan")
+    read = {
+        item.input_index: [part for part in row.read if part.input_index == item.input_index] for item in row.inputs
+    }
     for item in row.inputs:
-        line.append("  from ", style="dim").append(f"{clean(item.name)} {unit_text(item.unit)}")
+        parts = [f"{part.start}-{part.end}@{part.revision}" for part in read[item.input_index]] or [
+            unit_text(item.unit)
+        ]
+        line.append("  from ", style="dim").append(f"{clean(item.name)} {', '.join(parts)}")
     return line
 
 

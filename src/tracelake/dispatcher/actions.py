@@ -18,10 +18,12 @@ from tracelake.dispatcher.engine.group_commit import GroupCommit
 from tracelake.dispatcher.engine.plan import AuditEntry, NewTask, WritePlan, WriteResult, source_event
 from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.engine.routing import stale_outputs
-from tracelake.dispatcher.engine.routing.directory import EdgeDirectory
+from tracelake.dispatcher.engine.routing.directory import Consumer, EdgeDirectory
 from tracelake.dispatcher.engine.routing.input_coverage import InputUnit, has_unit, missing_ranges
+from tracelake.dispatcher.engine.routing.pending_units import ChangedUnit
 from tracelake.dispatcher.engine.routing.router import EventRouter
 from tracelake.dispatcher.engine.routing.units import MAX_REVISION, UnitRequest
+from tracelake.dispatcher.engine.routing.window_inputs import Obstacle
 from tracelake.dispatcher.engine.spans import Tracing
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.invoke.operators.range_splitter import count_units
@@ -36,6 +38,7 @@ from tracelake.model.dag import Activation, JobDocument, SourceKind
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job
 from tracelake.model.task import RevisionKind
+from tracelake.model.windows import Window, window_at
 from tracelake.wire.jobs import RebuildReply, TriggerReply, TriggerRequest
 from tracelake.wire.platform import CancelReply
 from tracelake.wire.tasks import RetryReply, SkipReply
@@ -235,12 +238,40 @@ class UserActions:
         start, end = (None, None) if body.range is None else (body.range.start, body.range.end)
         partition_key = body.partition_key if body.range is None else f"{start}-{end}"
         revision = key if len(key) <= MAX_REVISION else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+        if consumer.has_windows:
+            return await self._make_window(connection, plan, consumer, body, key, revision)
         request = UnitRequest(consumer, item, body.cursor, partition_key, start, end, revision, RevisionKind.MANUAL)
         if self.tracing is not None:
             request = replace(request, traceparent=self.tracing.asked(plan, request))
         task = await self.router.drafts.draft_manual(connection, request)
         await self._check_inputs(connection, request, task)
         assert task is not None
+        plan.new_tasks.append(task)
+        applied = await self.writer.write(connection, plan)
+        return TriggerReply(idempotency_key=key, task_id=task.task_id), applied
+
+    async def _make_window(
+        self, connection: Connection, plan: WritePlan, consumer: Consumer, body: TriggerRequest, key: str, revision: str
+    ) -> tuple[TriggerReply, WriteResult]:
+        """Computes a window again, from what its inputs are now."""
+        job, grid = consumer.job, consumer.job.units
+        if body.range is None:
+            raise TraceError("trigger_invalid", "The units of this job are ranges; give one of them.", field="range")
+        window = Window(body.range.start, body.range.end)
+        expected = window if grid is None else window_at(grid, window.start)
+        if window != expected:
+            received = f"{window.start}-{window.end}"
+            text = f"Expected a unit of the job, like {expected.start}-{expected.end}; received {received}."
+            raise TraceError("trigger_invalid", text, field="range")
+        units = self.router.changed_units
+        graph = await units.graph(connection, job.org_id, plan.epochs[job.org_id])
+        newest = await connection.fetchval("SELECT last_value FROM events_routed_seq")
+        unit = ChangedUnit(consumer.node_id, window, job.org_id, newest, RevisionKind.MANUAL)
+        try:
+            task = await units.draft_manual(connection, graph, consumer, unit, revision)
+        except Obstacle as obstacle:
+            text = f"The inputs do not cover {window.start}-{window.end} ({obstacle.reason}): compute them first."
+            raise TraceError("inputs_incomplete", text, field="range") from None
         plan.new_tasks.append(task)
         applied = await self.writer.write(connection, plan)
         return TriggerReply(idempotency_key=key, task_id=task.task_id), applied

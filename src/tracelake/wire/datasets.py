@@ -216,6 +216,19 @@ class DatasetDetail(Reply, frozen=True, kw_only=True):
     invalidations: list[InvalidationRow]
 
 
+class ReadRange(Reply, frozen=True, kw_only=True):
+    """Adjoining units of an input that a task has read, all in one revision."""
+
+    input_index: int
+    dataset: str
+    start: int
+    end: int
+    revision: int
+    units: int = 1
+    as_of: datetime
+    """The newest commit of the dataset when the attempt was claimed."""
+
+
 class LineageUnit(Reply, frozen=True, kw_only=True):
     """The task that made a unit, and its inputs. A unit that a source announced has a producer and no task."""
 
@@ -229,6 +242,8 @@ class LineageUnit(Reply, frozen=True, kw_only=True):
     dag: str | None = None
     job: str | None = None
     inputs: list[PayloadInput] = []
+    read: list[ReadRange] = []
+    """What the task has read of inputs that are kept in files: at most 20 ranges of each."""
     files: int | None = None
     batches: list[CommitBatch] = []
     """Of a commit of a buffered dataset: its first ten batches, each of a task of its own."""

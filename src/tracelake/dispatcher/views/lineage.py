@@ -8,6 +8,7 @@ leave it short, or empty, with a `next`.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -17,9 +18,10 @@ from tracelake.dispatcher.public_ids import OrgIds
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.commits import CommitBatches, read_commits
 from tracelake.dispatcher.views.paging import LOOKED_AT
+from tracelake.dispatcher.views.reads import read_ranges
 from tracelake.dispatcher.views.shared import read_inputs
 from tracelake.errors import TraceError
-from tracelake.wire.datasets import LineageEdge, LineageReply, LineageUnit
+from tracelake.wire.datasets import LineageEdge, LineageReply, LineageUnit, ReadRange
 from tracelake.wire.units import CursorRange, PayloadInput, Unit
 
 MAX_DEPTH = 50
@@ -67,7 +69,7 @@ _LAST_LOOKED_AT = f"""
 
 # A producer is a task only if an attempt said it: a person may call a trigger by any name.
 _TASKS = """
-    SELECT t.task_id, j.dag_name, j.name, t.inputs FROM tasks t JOIN jobs j USING (job_id)
+    SELECT t.task_id, j.dag_name, j.name, t.inputs, t.read_as_of FROM tasks t JOIN jobs j USING (job_id)
     WHERE t.task_id = ANY($1) AND t.org_id = $2"""
 
 # Which dataset becomes which, by which job, in active versions.
@@ -178,14 +180,26 @@ async def _announced(
     return sorted(distinct.values(), key=lambda row: -row["routed_seq"]), following and ids.routing.seal(following)
 
 
-async def _makers(
-    connection: Connection, org_id: UUID, rows: Iterable[asyncpg.Record]
-) -> dict[UUID, tuple[str, str, list[PayloadInput]]]:
+class Maker(NamedTuple):
+    """The task that made a unit."""
+
+    dag: str
+    job: str
+    inputs: list[PayloadInput]
+    read: list[ReadRange]
+
+
+async def _makers(connection: Connection, org_id: UUID, rows: Iterable[asyncpg.Record]) -> dict[UUID, Maker]:
     """Reads DAG, job and inputs of each task that the rows name."""
     ids = [task_id for task_id in map(_task_of, rows) if task_id is not None]
     task_rows = await connection.fetch(_TASKS, ids, org_id)
     inputs = await read_inputs(connection, org_id, {row["task_id"]: row["inputs"] for row in task_rows})
-    return {row["task_id"]: (row["dag_name"], row["name"], inputs[row["task_id"]]) for row in task_rows}
+    makers = {}
+    for row in task_rows:
+        read_inputs_of = inputs[row["task_id"]]
+        read = await read_ranges(connection, read_inputs_of, row["read_as_of"])
+        makers[row["task_id"]] = Maker(row["dag_name"], row["name"], read_inputs_of, read)
+    return makers
 
 
 def _task_of(row: asyncpg.Record) -> UUID | None:
@@ -200,12 +214,12 @@ def _task_of(row: asyncpg.Record) -> UUID | None:
 def _unit(
     row: asyncpg.Record,
     version: UUID,
-    makers: dict[UUID, tuple[str, str, list[PayloadInput]]],
+    makers: dict[UUID, Maker],
     commit: CommitBatches | None,
 ) -> LineageUnit:
     task_id = _task_of(row)
     maker = None if task_id is None else makers.get(task_id)
-    dag, job, inputs = maker or (None, None, [])
+    dag, job, inputs, read = maker or (None, None, [], [])
     return to_struct(
         LineageUnit,
         row,
@@ -215,6 +229,7 @@ def _unit(
         dag=dag,
         job=job,
         inputs=inputs,
+        read=read,
         batches=[] if commit is None else commit.first,
         batch_count=None if commit is None else commit.count,
     )

@@ -17,6 +17,7 @@ from tracelake.dispatcher.why.buffered import buffered_reasons
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.source import source_reasons
 from tracelake.dispatcher.why.stops import QUOTA_STEPS, find_limit, limit_words, over_quota, paused, pressed
+from tracelake.dispatcher.why.windows import window_reasons
 from tracelake.errors import TraceError
 from tracelake.wire.why import WhyReply
 
@@ -60,6 +61,7 @@ async def job_reasons(connection: Connection, subject: Subject, pressure: Pressu
         reasons += await _edge(connection, subject, edge, pressure, behind.get(edge["dataset"], []))
     if subject.joins and all(edge["newest_at"] is not None for edge in edges):
         reasons += await _join(connection, edges)
+    reasons += await window_reasons(connection, subject)
     reasons += await _tasks(connection, subject)
     reasons += _own_queue(subject, edges, pressure)
     return reasons or [_up_to_date(subject, edges)]

@@ -114,6 +114,12 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
         ),
     },
     ("job", "waiting"): {
+        "unit_waits": (
+            "A unit has changed and cannot be computed yet: its inputs do not cover it, or work upstream will change "
+            "it once more.",
+            "Wait for the task that is named, or compute what is missing. A gap that was skipped stays: retry that "
+            "task, or trigger its unit.",
+        ),
         "cursor_passed": (
             "The newest event of a source is below the cursor that its reader has reached, and has no `revision`. "
             "It counts as read, and so does every event up to that cursor.",
@@ -186,6 +192,10 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
     },
     ("job", "fine"): {
         "up_to_date": ("All its events are processed.", "Nothing to do."),
+        "window_open": (
+            "All windows that are over are computed; the last one is computed when its inputs have passed its end.",
+            "Nothing to do. With `when: updated` a window is computed as its inputs grow.",
+        ),
     },
     ("dataset", "blocked"): {
         "batch_not_sent": (

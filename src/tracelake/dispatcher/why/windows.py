@@ -1,0 +1,58 @@
+"""Why units that have changed are not computed yet: rows of `pending_units`, by what they wait for."""
+
+import asyncpg
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.engine.routing.window_inputs import (
+    GAP,
+    NO_TIMES,
+    NOT_ANNOUNCED,
+    NOT_PASSED,
+    PREVIOUS_OPEN,
+    UNIT_MISSING,
+)
+from tracelake.dispatcher.views.words import counted, since
+from tracelake.dispatcher.why.answer import Reason, Step, reason
+from tracelake.dispatcher.why.facts import Subject
+from tracelake.model.windows import Window, describe_window
+
+# The first unit of each kind of obstacle, and how many there are.
+_PENDING = """
+    SELECT p.reason, count(*) AS number, min(p.since) AS since, (min(ARRAY[p.unit_start, p.unit_end])) AS first,
+           (array_agg(p.waits_for) FILTER (WHERE p.waits_for IS NOT NULL))[1] AS waits_for
+    FROM pending_units p WHERE p.node_id = $1 GROUP BY p.reason ORDER BY p.reason"""
+
+_TEXTS = {
+    GAP: "a unit of an input is missing",
+    NO_TIMES: "units of an input were committed without times, so they belong to no window",
+    NOT_ANNOUNCED: "an input has no data yet",
+    UNIT_MISSING: "an input does not have the unit",
+    PREVIOUS_OPEN: "the unit before it is not computed yet",
+    "upstream_task": "a task upstream is still computing what it reads",
+    "own_task": "a task of the unit runs, and the unit has changed since it began",
+}
+
+
+async def window_reasons(connection: Connection, subject: Subject) -> list[Reason]:
+    return [_reason(subject, row) for row in await connection.fetch(_PENDING, subject.node_id)]
+
+
+def _reason(subject: Subject, row: asyncpg.Record) -> Reason:
+    first = Window(*row["first"])
+    grid = subject.document.units
+    unit = f"{first.start}-{first.end}" if grid is None else describe_window(grid, first)
+    if row["reason"] == NOT_PASSED:
+        return reason(
+            "window_open",
+            f"The window {unit} is not over: its inputs have not passed its end. It is computed then.",
+            ("see its inputs", f"trace jobs {subject.dag}"),
+        )
+    others = f", and {counted(row['number'] - 1, 'other')}" if row["number"] > 1 else ""
+    text = _TEXTS.get(row["reason"], "it is about to be looked at")
+    waited = since(row["since"], subject.now)
+    steps: tuple[Step, ...] = (("see its inputs", f"trace jobs {subject.dag}"),)
+    references: list[tuple[str, object]] = []
+    if row["waits_for"] is not None:
+        steps = (("see that task", f"trace tasks {row['waits_for']}"),)
+        references = [("task", row["waits_for"])]
+    return reason("unit_waits", f"The unit {unit}{others} waits for {waited}: {text}.", *steps, references=references)
