@@ -33,13 +33,16 @@ from tracelake.wire.units import Invalidates, ReadScope, TaskInput, Unit
 AT_ONCE = 100
 """How many units of one node are settled in the transaction that hears of a change; the drain loop settles the rest."""
 
-# Of every revision of the unit: one whose times changed was in other windows before. The time of the block before it
-# shows the windows between the two that have no block.
+# Of every revision of the unit: one whose times changed was in other windows before. The times of the blocks around it
+# show the windows between that have no block, and the one behind it that may be complete only now.
 _TIMES = """
     SELECT min(m.time_min) AS time_min, max(m.time_max) AS time_max, (
         SELECT b.time_max FROM dataset_units b
         WHERE b.dataset_uuid = $1 AND b.dataset_version = $2 AND b.range_start < $3
-        ORDER BY b.range_start DESC LIMIT 1) AS before
+        ORDER BY b.range_start DESC LIMIT 1) AS before, (
+        SELECT a.time_min FROM dataset_units a
+        WHERE a.dataset_uuid = $1 AND a.dataset_version = $2 AND a.range_start > $3
+        ORDER BY a.range_start LIMIT 1) AS behind
     FROM manifests m WHERE m.dataset_uuid = $1 AND m.dataset_version = $2 AND m.unit = $4"""
 
 _UNIT_OF_CURSOR = """
@@ -47,7 +50,8 @@ _UNIT_OF_CURSOR = """
     WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $3 ORDER BY range_start DESC LIMIT 1"""
 
 _TIMES_BETWEEN = """
-    SELECT min(time_min) AS time_min, max(time_max) AS time_max, NULL::bigint AS before FROM dataset_units
+    SELECT min(time_min) AS time_min, max(time_max) AS time_max, NULL::bigint AS before,
+           NULL::bigint AS behind FROM dataset_units
     WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $4 AND range_end >= $3
       AND range_start >= coalesce((SELECT max(range_start) FROM dataset_units
                                    WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $3), 0)"""
@@ -200,8 +204,8 @@ class ChangedUnits:
             assert row is not None
         if row["time_min"] is None:
             return None
-        before = row["before"]
-        return Window(row["time_min"] if before is None else min(before, row["time_min"]), row["time_max"])
+        known = [row[name] for name in ("time_min", "time_max", "before", "behind") if row[name] is not None]
+        return Window(min(known), max(known))
 
     # --- which of them get a task
 
