@@ -16,7 +16,7 @@ from tracelake.dag.kinds import DocumentPlace
 from tracelake.dag.problems import one_of, shown
 from tracelake.dag.results import check_result, check_stored_result
 from tracelake.dag.where import check_names, check_values
-from tracelake.model.columns import UNKNOWN_COLUMNS, DatasetColumn, DatasetColumns
+from tracelake.model.columns import UNKNOWN_COLUMNS, UNKNOWN_TYPE, DatasetColumn, DatasetColumns
 from tracelake.model.dag import OutputAddress, Schema
 
 MAX_ANALYSED = 400_000
@@ -31,6 +31,23 @@ def declared_columns(schema: Schema) -> DatasetColumns:
         columns=tuple(
             DatasetColumn(name=column.name, type=str(declared_type(column)), nullable=column.nullable)
             for column in schema.columns
+        )
+    )
+
+
+_SPARK_NAMES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}
+"""Types that have two names, by the one that Spark does not write."""
+
+
+def previous_columns(item: InputDraft) -> DatasetColumns:
+    """The columns that a job declares for its own output of the unit before."""
+    columns = None if item.record is None else item.record.get("columns")
+    if columns is None:
+        return UNKNOWN_COLUMNS
+    return DatasetColumns(
+        columns=tuple(
+            DatasetColumn(name=name, type=_SPARK_NAMES.get(kind, kind) if isinstance(kind, str) else UNKNOWN_TYPE)
+            for name, kind in columns.items()
         )
     )
 
@@ -67,6 +84,8 @@ class ColumnInference:
         return self._declared[id(schema)]
 
     def _of_input(self, item: InputDraft) -> DatasetColumns:
+        if item.is_previous:
+            return previous_columns(item)
         if item.output is not None:
             return self.of_output(item.output)
         assert item.dataset is not None

@@ -42,6 +42,7 @@ class FeedWork(TaskOutputs):
     transfer: FileTransfer
     written: dict[int, Written] = field(default_factory=dict)
     handed_over: dict[int, Written] = field(default_factory=dict)
+    times: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

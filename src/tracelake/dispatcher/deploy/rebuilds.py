@@ -12,7 +12,7 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.deploy.hashes import Address
 from tracelake.dispatcher.deploy.outputs import Generation
 from tracelake.dispatcher.records import columns
-from tracelake.model.dag import Dag, JobDocument, Strategy
+from tracelake.model.dag import Dag, JobDocument, ReadMode
 from tracelake.wire.dags import JobRebuild
 
 MOST = 10_000
@@ -69,6 +69,8 @@ class UnitEstimate:
             return units
         inputs = []
         for item in job.inputs:
+            if item.read is ReadMode.PREVIOUS:
+                continue
             if item.output is not None and item.output.job in unit_counts:
                 inputs.append(unit_counts[item.output.job])
                 continue
@@ -79,4 +81,5 @@ class UnitEstimate:
             inputs.append(0 if generation is None else self.counts.get(generation, 0))
         if not inputs:
             return 0
-        return min(inputs) if job.execution_strategy is Strategy.PER_PARTITION else sum(inputs)
+        # How many windows there will be is not known before their inputs are mapped to them: not more than units.
+        return min(inputs) if job.execution_strategy.is_of_all_inputs else sum(inputs)

@@ -135,7 +135,9 @@ async def load_datasets(connection: Connection, org_id: UUID | None, dag: str) -
         schema = None if row["schema"] is None else msgspec.json.decode(row["schema"], type=Schema)
         made_from = before.get(name, frozenset())
         recorded = None if row["columns"] is None else msgspec.json.decode(row["columns"], type=DatasetColumns)
-        datasets_by_name[name] = KnownDataset(stored.dag, schema, stored.storage, stored.writers, made_from, recorded, grid)
+        datasets_by_name[name] = KnownDataset(
+            stored.dag, schema, stored.storage, stored.writers, made_from, recorded, grid
+        )
     return Datasets(rows, datasets_by_name)
 
 
