@@ -63,10 +63,8 @@ def test_every_operator_is_documented() -> None:
     }
     for name, spec in document_operators().items():
         if name != "udf":
-            assert all(
-                f"`{field}`" in rows(SECTIONS["Operators"])[name][1]
-                for field in spec.config_type.__struct_encode_fields__
-            )
+            described = rows(SECTIONS["Operators"])[name][1]
+            assert all(f"`{field}`" in described for field in spec.config_type.__struct_encode_fields__)
 
 
 def test_every_type_is_documented() -> None:
