@@ -168,16 +168,16 @@ def _check_same_units(draft: Draft, job: JobDraft) -> None:
 
 
 def _kind_of_units(draft: Draft, item: InputDraft) -> str:
-    seen: set[str] = set()
+    visited: set[str] = set()
     while item.output is not None:
         job = draft.by_name[item.output.job]
         units: Record | None = job.record.get("units")
         if units is not None:
             return "time" if units.get("by") == "time" else "blocks"
         driving = [other for other in job.inputs if other.read is ReadMode.UNIT]
-        if not driving or item.output.job in seen:
+        if not driving or item.output.job in visited:
             return "blocks"
-        seen.add(item.output.job)
+        visited.add(item.output.job)
         item = driving[0]
     dataset = draft.surroundings.datasets.get(item.dataset or "")
     return "time" if dataset is not None and dataset.units is not None and dataset.units.by == "time" else "blocks"

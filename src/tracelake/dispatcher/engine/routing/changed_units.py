@@ -68,10 +68,10 @@ class TouchedUnits:
 
     def add(self, consumer: Consumer, unit: ChangedUnit) -> None:
         self.consumers[consumer.node_id] = consumer
-        known = self.units.setdefault(consumer.node_id, {}).get(unit.window)
-        if known is not None:
-            newest = max(known, unit, key=lambda item: item.changed_seq)
-            unit = replace(newest, producers=known.producers | unit.producers)
+        earlier = self.units.setdefault(consumer.node_id, {}).get(unit.window)
+        if earlier is not None:
+            newest = max(earlier, unit, key=lambda item: item.changed_seq)
+            unit = replace(newest, producers=earlier.producers | unit.producers)
         self.units[consumer.node_id][unit.window] = unit
 
     def in_order(self, graph: UpstreamGraph) -> list[UUID]:
@@ -204,8 +204,8 @@ class ChangedUnits:
             assert row is not None
         if row["time_min"] is None:
             return None
-        known = [row[name] for name in ("time_min", "time_max", "before", "behind") if row[name] is not None]
-        return Window(min(known), max(known))
+        times = [row[name] for name in ("time_min", "time_max", "before", "behind") if row[name] is not None]
+        return Window(min(times), max(times))
 
     # --- which of them get a task
 

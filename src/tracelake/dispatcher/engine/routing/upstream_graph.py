@@ -37,9 +37,9 @@ class UpstreamGraph:
 
     def ancestors(self, node_id: UUID) -> frozenset[UUID]:
         """All nodes whose tasks may change what the node reads; never the node itself."""
-        known = self._ancestors.get(node_id)
-        if known is not None:
-            return known
+        cached = self._ancestors.get(node_id)
+        if cached is not None:
+            return cached
         reached: set[UUID] = set()
         waiting = [node_id]
         while waiting:

@@ -183,17 +183,17 @@ class WindowInputs:
         by_time = in_seconds and not scope.in_seconds
         complete = consumer.job.units is None or consumer.job.units.when == "complete"
         if by_time:
-            found = await self._by_time(item.generation, span, complete=complete, latest=spec.read is ReadMode.LATEST)
+            units = await self._by_time(item.generation, span, complete=complete, latest=spec.read is ReadMode.LATEST)
         else:
-            found = await self._by_position(
+            units = await self._by_position(
                 item.generation, span, complete=complete, latest=spec.read is ReadMode.LATEST
             )
         rows = (spec.by, *span) if spec.by is not None and spec.read is not ReadMode.LATEST else (None, None, None)
         return replace(
             scope,
-            start=found.span.start,
-            end=found.span.end,
-            empty=found.empty,
+            start=units.span.start,
+            end=units.span.end,
+            empty=units.empty,
             column=rows[0],
             first=rows[1],
             last=rows[2],
@@ -227,8 +227,8 @@ class WindowInputs:
     async def _window_before(self, consumer: Consumer, window: Window) -> Window | None:
         """The unit before this one; None if this is the first that the inputs have."""
         firsts = [await self._first_of_window(consumer, item) for item in consumer.inputs]
-        known = [first for first in firsts if first is not None]
-        if not known or window.start <= min(known) <= window.end or window.end < min(known):
+        positions = [first for first in firsts if first is not None]
+        if not positions or window.start <= min(positions) <= window.end or window.end < min(positions):
             return None
         grid = consumer.job.units
         if grid is not None:
@@ -351,14 +351,14 @@ class WindowInputs:
         extents = [] if producer is None else self.graph.extents(producer)
         if grid is not None and grid.by == "time":
             seconds = [await self._first_second(item) for item in extents]
-            known = [second for second in seconds if second is not None]
-            return None if len(known) < len(seconds) or not known else window_at(grid, min(known)).start
+            positions = [second for second in seconds if second is not None]
+            return None if len(positions) < len(seconds) or not positions else window_at(grid, min(positions)).start
         firsts = [await self.connection.fetchval(_FIRST, *generation)]
         firsts += [await self._first_position(item) for item in extents]
-        known = [first for first in firsts if first is not None]
-        if not known:
+        positions = [first for first in firsts if first is not None]
+        if not positions:
             return None
-        return min(known) if grid is None else window_at(grid, min(known)).start
+        return min(positions) if grid is None else window_at(grid, min(positions)).start
 
     async def _first_second(self, generation: Generation) -> int | None:
         """The time of the first position; None as long as its unit is not committed."""
