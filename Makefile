@@ -12,7 +12,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-system lint soak lock docs pictures clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline bench-sandbox bench-functions bench-start bench-query bench-credentials
+.PHONY: help setup setup-dev demo test test-system lint soak lock docs pictures clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline bench-sandbox bench-functions bench-start bench-query bench-credentials bench-columns
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -150,6 +150,9 @@ bench-credentials: setup-dev ## Credentials of tasks from the embedded store, wi
 
 bench-query: setup ## Queries through the Query Service against bare DuckDB on the same files; last line is JSON
 	@$(PY) -m benchmarks.query $(ARGS)
+
+bench-columns: setup-dev ## Columns inferred at deploy against sqlglot's optimizer and Spark's analysis; last line is JSON
+	@$(PY) -m benchmarks.columns $(ARGS)
 
 bench-smoke: .bench-peers/made .venv-peers/made ## Show that every benchmark still runs (minutes; the figures mean nothing)
 	@$(PY) -m benchmarks.smoke

@@ -43,7 +43,13 @@ TESTS = Path(__file__).parent
 SYSTEM = (
     *("faults/*", "runbooks/*", "storm/*", "*/test_*costs.py", "*/test_crash*.py"),
     *("http/test_schemathesis.py", "backpressure/test_random_pressure.py"),
-    *("stack/test_buffered.py", "stack/test_demo.py", "stack/test_end_to_end.py", "stack/test_pipeline.py"),
+    *(
+        "stack/test_buffered.py",
+        "stack/test_demo.py",
+        "stack/test_feeds.py",
+        "stack/test_end_to_end.py",
+        "stack/test_pipeline.py",
+    ),
     *("stack/test_secret_stack.py", "stack/test_up.py", "spark/cluster/*", "spark/faults/*"),
     *("spark/test_runaway.py", "security/test_process_isolation.py"),
 )

@@ -17,7 +17,7 @@ from tracelake.cli.diagnostics import problem_lines
 from tracelake.errors import TraceError
 from tracelake.model.dag import Problem
 from tracelake.wire.base import ErrorBody
-from tracelake.wire.dags import BuildProgress, DatasetChange, DeployReply, InvalidDag, JobChange
+from tracelake.wire.dags import BuildProgress, DatasetChange, DeployReply, InvalidDag, JobChange, JobRebuild, TextChange
 from tracelake.wire.tasks import TasksPage
 
 VERSIONS = "/v1/dags/pools/versions"
@@ -55,6 +55,27 @@ def test_a_deploy_shows_its_plan_and_what_happened(trace: Trace, api: FakeApi, d
     assert lines[-2:] == ["Version 4 of pools is active.", "see its jobs and sources: trace jobs pools"]
     assert api.calls[0].body == DOCUMENT
     assert api.calls[0].query == {"dry_run": "false", "activate": "true"}
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_plan_shows_the_diff_of_a_query_and_what_is_made_anew(
+    columns: int, trace: Trace, api: FakeApi, document: str
+) -> None:
+    text = TextChange(field="config.query", diff=["@@ -1,2 +1,2 @@", " SELECT a", f"-FROM {EVIL}", "+FROM c"], more=3)
+    reply = samples.deployed()
+    jobs = [JobChange(job="flows", change="changed", fields=["config"], texts=[text])]
+    rebuilds = [JobRebuild(job="flows", units=4), JobRebuild(job="totals", units=10_000, more=True)]
+    plan = msgspec.structs.replace(reply.plan, jobs=jobs, rebuilds=rebuilds, rebuild_tasks=10_004)
+    api.answers[f"POST {VERSIONS}"] = msgspec.structs.replace(reply, plan=plan)
+    shown = trace("deploy", document, "--plan", columns=columns)
+    lines = shown.out.splitlines()
+    assert "~ flows  changed  config.query (below)" in lines
+    start = lines.index("flows: config.query")
+    assert lines[start + 1 : start + 3] == ["  @@ -1,2 +1,2 @@", "   SELECT a"]
+    assert lines[start + 4 : start + 6] == ["  +FROM c", "  ... 3 lines more"]
+    words = " ".join(shown.out.split())
+    assert "Rebuilds 4 units of flows and more than 10000 units of totals: more than 10004 tasks from what" in words
+    assert "\x1b" not in shown.out
 
 
 def test_a_plan_breaks_no_name_on_a_narrow_terminal(trace: Trace, api: FakeApi, document: str) -> None:

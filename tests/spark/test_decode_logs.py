@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.chain.ethereum import keccak256
 from tests.spark.abi.encoder import encode_all
@@ -15,7 +16,12 @@ from tests.spark.chain_tables import LOGS, chain_tables
 from tests.spark.support import Bench
 from tracelake.catalogue.abi import parse_event
 from tracelake.catalogue.context import NonRetryableError, OperatorResult
+from tracelake.catalogue.decode import DecodeLogsConfig
+from tracelake.catalogue.evm import EVM_COLUMNS
+from tracelake.catalogue.spec import JobInput
+from tracelake.model.columns import DatasetColumns
 from tracelake.spark.operators.decode_logs import run
+from tracelake.spark.reader import signed
 from tracelake.wire.units import Unit
 
 BLOCKS = 4000
@@ -227,3 +233,17 @@ def test_a_range_without_logs(bench: Bench, logs: pa.Table) -> None:
 def test_no_dataset_of_logs(bench: Bench, logs: pa.Table) -> None:
     with pytest.raises(NonRetryableError, match="no column log_index"):
         _decode(bench, logs.drop(["log_index"]))
+
+
+@pytest.mark.parametrize(
+    "events", [[], ["Swap(address indexed sender, uint64 at, uint8[] parts, (bool a, bytes b) c)"]]
+)
+def test_columns_known_at_deploy_are_those_that_are_written(bench: Bench, events: list[str]) -> None:
+    _decode(bench, chain_tables(50)["logs"], {"events": events}, blocks=50)
+    logs_input = JobInput("logs", DatasetColumns(columns=EVM_COLUMNS["logs"]))
+    for index in range(2):
+        result = DecodeLogsConfig(events=list(events)).result(index, [logs_input])
+        assert result is not None
+        written = from_arrow_schema(signed(bench.table(index).schema)).fields
+        known = [(column.name, column.type) for column in result.columns.columns]
+        assert known == [(field.name, field.dataType.simpleString()) for field in written]

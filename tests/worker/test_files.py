@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import pytest
@@ -12,7 +13,14 @@ from tracelake.catalogue.context import CanceledError, NonRetryableError, Operat
 from tracelake.errors import TraceError
 from tracelake.model.dag import ColumnType
 from tracelake.ports import ObjectMeta
-from tracelake.wire.task_calls import DataFile, FilesReply, FileUnit, TableColumn
+from tracelake.wire.task_calls import (
+    DataFile,
+    FilesReply,
+    FileUnit,
+    TableColumn,
+    TaskDeliveriesReply,
+    TaskDelivery,
+)
 from tracelake.wire.units import CursorRange, PayloadInput, Unit
 from tracelake.worker.operators import Operator
 
@@ -135,3 +143,32 @@ def test_a_fenced_attempt_stops(bench: Bench) -> None:
     assert isinstance(errors[0], CanceledError)
     assert task.final is None
     assert UUID(str(task.task_id))
+
+
+def test_deliveries_come_page_by_page(bench: Bench) -> None:
+    moment = datetime(2026, 1, 31, tzinfo=UTC)
+    pages = [[1, 2], [3]]
+    for numbers in pages:
+        deliveries = [
+            TaskDelivery(number=n, delivery_id=f"d-{n}", received_at=moment, content_type="", body=b"x" * n)
+            for n in numbers
+        ]
+        following = None if numbers is pages[-1] else numbers[-1]
+        bench.dispatcher.delivery_answers.append(TaskDeliveriesReply(deliveries=deliveries, next=following))
+    received: list[tuple[int, bytes]] = []
+
+    def run(context: OperatorContext) -> OperatorResult:
+        received.extend((item.number, item.body) for item in context.deliveries(RANGE))
+        return OperatorResult()
+
+    bench.operators["sleep"] = Operator(run)
+    task = bench.dispatcher.add("sleep", {"seconds": 0})
+
+    async def main() -> None:
+        async with bench.working():
+            await bench.wake(task)
+            await until(lambda: task.final is not None, "a final word")
+
+    asyncio.run(main())
+    assert received == [(1, b"x"), (2, b"xx"), (3, b"xxx")]
+    assert [request.after for _, request in bench.dispatcher.delivery_requests] == [None, 2]

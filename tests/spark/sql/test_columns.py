@@ -150,3 +150,80 @@ def test_functions_of_one_argument_on_all_types(oracle: Oracle) -> None:
         assert not (schema is not None and analyse(query, oracle.relations).findings), query
         differences += oracle.differences(query)
     assert differences == []
+
+
+# --- random queries
+
+_NAMES = ("k", "k", "k", "k", "k", "g", "n", "d", "v", "zz")
+
+
+def _expression(choose: random.Random, owners: list[str], depth: int = 0) -> str:
+    kind = choose.randrange(9 if depth < 2 else 3)
+    if kind < 2:
+        owner = choose.choice(["", *owners, *owners])
+        return (f"{owner}." if owner else "") + choose.choice(_NAMES)
+
+    def part() -> str:
+        return _expression(choose, owners, depth + 1)
+
+    return {
+        2: lambda: choose.choice(["1", "2.5", "'x'", "3L", "NULL", "-7", "1e3"]),
+        3: lambda: f"({part()} {choose.choice(['+', '-', '*', '/', '%'])} {part()})",
+        4: lambda: f"coalesce({part()}, {part()})",
+        5: lambda: f"CASE WHEN {part()} = {part()} THEN {part()} ELSE {part()} END",
+        6: lambda: f"{choose.choice(['abs', 'upper', 'length', 'hex', 'round', 'ceil'])}({part()})",
+        7: lambda: f"CAST({part()} AS {choose.choice(['STRING', 'BIGINT', 'DECIMAL(20,4)'])})",
+        8: lambda: f"({part()} IN ({part()}, {part()}))",
+    }[kind]()
+
+
+def _query(choose: random.Random, depth: int = 0) -> str:
+    """A SELECT whose names may be unknown, ambiguous, hidden by USING, or aliases of its own."""
+    relations = []
+    for index in range(choose.randint(1, 2)):
+        nested = depth < 2 and choose.random() < 0.3
+        relations.append(
+            (f"({_query(choose, depth + 1)})" if nested else choose.choice(["facts", "others"]), f"r{index}")
+        )
+    owners = [name for _, name in relations]
+    text = f"{relations[0][0]} AS {owners[0]}"
+    for relation, name in relations[1:]:
+        side = choose.choice(["", "LEFT ", "RIGHT ", "FULL ", "LEFT SEMI ", "LEFT ANTI "])
+        condition = choose.choice([f"ON {owners[0]}.k = {name}.k", "USING (k)", "USING (k, g)"])
+        text += f" {side}JOIN {relation} AS {name} {condition}"
+    items = [
+        f"{_expression(choose, owners)} AS {choose.choice(_NAMES)}{index or ''}"
+        for index in range(choose.randint(1, 3))
+    ]
+    items += choose.choice([[], [], ["*"], [f"{owners[0]}.*"], [choose.choice(_NAMES)]])
+    query = f"SELECT {', '.join(items)} FROM {text}"
+    if choose.random() < 0.4:
+        query += f" WHERE {_expression(choose, owners)} = {_expression(choose, owners)}"
+    if choose.random() < 0.3:
+        query += f" ORDER BY {_expression(choose, owners)}"
+    if depth == 0 and choose.random() < 0.2:
+        query = f"{query} UNION ALL {_query(choose, 1)}" if "ORDER BY" not in query else query
+    return query
+
+
+def test_random_queries(oracle: Oracle) -> None:
+    """No query that Spark accepts has a finding; and of those with wrong names, most are found."""
+    choose = random.Random(20)
+    differences: list[str] = []
+    accepted = refused = detected = 0
+    for _ in range(150):
+        query = _query(choose)
+        try:
+            schema = oracle.schema(query)
+        except SqlRefusedError:
+            continue
+        inferred = analyse(query, oracle.relations)
+        if schema is None:
+            refused += 1
+            detected += bool(inferred.findings)
+        else:
+            accepted += 1
+            differences += [f"{query}: {difference}" for difference in _differences(inferred, schema)]
+    assert differences == []
+    assert accepted > 10
+    assert detected > 0.7 * refused
