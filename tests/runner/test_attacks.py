@@ -4,6 +4,7 @@ The attacks are those of the catalogue, tests/runner/attacks/README.md.
 """
 
 import asyncio
+import errno
 import os
 import platform
 import shutil
@@ -168,9 +169,27 @@ async def attack_beside_a_victim(
     return result, await victim
 
 
+ROUTE = """
+import socket
+def handler(event, context):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+        try:
+            datagrams.connect(('192.0.2.1', 9))
+        except OSError as error:
+            return error.errno
+"""
+"""Asks for a route to an address that is reserved for documentation. Connecting a datagram socket sends nothing."""
+
+
+def check_no_route(functions: Functions) -> None:
+    """Attacks name other machines. They begin only where nothing can leave, so that none is ever called."""
+    assert functions.value(ROUTE) == errno.ENETUNREACH, "the sandbox has a route: no attack on the network is tried"
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_nothing_is_reachable(functions: Functions, facts: dict[str, str], language: str) -> None:
     check_language(language)
+    check_no_route(functions)
     attacks = [item for item in ATTACKS if language in item.languages and not item.alone]
     attacks = [item for item in attacks if item.machine in (None, platform.machine())]
     service = RecordingService()
@@ -193,6 +212,7 @@ BOMBS = [(language, attack) for attack in ATTACKS if attack.alone for language i
 @pytest.mark.parametrize(("language", "attack"), BOMBS, ids=[f"{language}-{attack.name}" for language, attack in BOMBS])
 def test_bombs(functions: Functions, facts: dict[str, str], language: str, attack: Attack) -> None:
     check_language(language)
+    check_no_route(functions)
     server = functions.sandboxes.pid
     priorities = [os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, server or 0)]
     event = make_line(attack, facts)
