@@ -253,12 +253,14 @@ def look_at_rows(home: str, file: Path, expected: Expected) -> None:
 def test_ctrl_c_leaves_nothing(place: Path) -> None:
     process = demo(place, "--blocks", "0-99")
     assert process.stdout is not None
+    lines: list[str] = []
     for line in process.stdout:
+        lines.append(line)
         if "triggered" in line:
             break
     process.send_signal(signal.SIGINT)
     said, errors = process.communicate(timeout=120)
-    assert process.returncode == 130
+    assert process.returncode == 130, "".join(lines) + said + errors
     assert "Interrupted." in said
     assert "Traceback" not in said + errors
     assert list(place.iterdir()) == []

@@ -30,8 +30,8 @@ NO_SANDBOX = "the runner refused the function (sandbox_unavailable): the sandbox
 
 
 @pytest.mark.parametrize("function", [*FUNCTIONS, HOSTILE], ids=lambda function: function.directory)
-def test_a_project_is_what_the_demo_says_of_it(function: DemoFunction) -> None:
-    project = functions.build(function)
+def test_a_project_is_what_the_demo_says_of_it(function: DemoFunction, tmp_path: Path) -> None:
+    project = functions.build(function, tmp_path)
     assert project.request.language == function.language
     names = zipfile.ZipFile(io.BytesIO(project.archive)).namelist()
     assert names == {"python": ["main.py"], "node": ["index.mjs"], "rust": ["bootstrap"]}[function.language]
@@ -47,8 +47,8 @@ def test_a_project_is_what_the_demo_says_of_it(function: DemoFunction) -> None:
         assert set(checks.COLUMNS[function.dataset]) == {column["name"] for column in schema["columns"]}
 
 
-def test_the_hostile_function_is_told_where_everything_is() -> None:
-    project = functions.build(HOSTILE)
+def test_the_hostile_function_is_told_where_everything_is(tmp_path: Path) -> None:
+    project = functions.build(HOSTILE, tmp_path)
     document = msgspec.json.decode(project.fill("an-id", {"runner": 7, "postgres": "/run/x"}))
     jobs = {job["name"]: job for job in document["jobs"]}
     assert set(jobs) == {HOSTILE_SOURCE, HOSTILE.job, MEMORY_JOB}

@@ -8,7 +8,6 @@ import lzma
 import platform
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import as_file, files
@@ -102,16 +101,17 @@ def _find_node_obstacle(node: Path | None) -> str | None:
     return None if version >= OLDEST_NODE else f"the Node of this machine has version {version}: {remedy}"
 
 
-def build(function: DemoFunction) -> FunctionArchive:
-    """The archive as `trace udf build` makes it; the program in Rust was compiled before."""
-    with as_file(_PROJECTS / function.directory) as project, tempfile.TemporaryDirectory() as place:
-        directory = Path(shutil.copytree(project, Path(place, function.directory)))
-        if (packed := directory / _PREBUILT).exists():
-            program = directory / _PROGRAM
-            program.write_bytes(lzma.decompress(packed.read_bytes()))
-            program.chmod(0o755)
-        archive, _, described = build_project(directory)
-        document = (directory / "dag.yaml").read_text()
+def build(function: DemoFunction, place: Path) -> FunctionArchive:
+    """The archive as `trace udf build` makes it of a copy in `place`; the program in Rust was compiled before."""
+    directory = place / function.directory
+    with as_file(_PROJECTS / function.directory) as project:
+        shutil.copytree(project, directory)
+    if (packed := directory / _PREBUILT).exists():
+        program = directory / _PROGRAM
+        program.write_bytes(lzma.decompress(packed.read_bytes()))
+        program.chmod(0o755)
+    archive, _, described = build_project(directory)
+    document = (directory / "dag.yaml").read_text()
     request = FinalizeBundleRequest(
         sha256=digest(archive), language=described.language, entrypoint=described.entrypoint
     )

@@ -51,6 +51,7 @@ class DemoStack:
     def __init__(self, scratch: Path, plan: DemoPlan, *, keep: bool) -> None:
         self.home = Home(scratch / "home")
         self.log = scratch / "up.log"
+        self._temporary = scratch / "tmp"
         self._plan = plan
         self._keep = keep
         self._process: subprocess.Popen[bytes] | None = None
@@ -76,10 +77,11 @@ class DemoStack:
     def _launch(self) -> bytes:
         """Starts the stack and returns the line that it prints when ready; empty if it ended before."""
         command = [sys.executable, "-m", "tracelake", "up", f"--home={self.home.root}", "--json", *self._settings()]
+        private_directory(self._temporary)
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 command if self._keep else wrap(command, death_signal=signal.SIGTERM),
-                env=_environment(),
+                env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -116,8 +118,8 @@ class DemoStack:
             settings["recorded_chain"] = str(self._plan.recording)
         return [f"--set={name}={value}" for name, value in settings.items()]
 
-
-def _environment() -> dict[str, str]:
-    """The person's settings are for the person's stack."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
-    return variables | {"JDK_JAVA_OPTIONS": f"{variables.get('JDK_JAVA_OPTIONS', '')} {_JAVA}".strip()}
+    def _environment(self) -> dict[str, str]:
+        """The person's settings are for the person's stack. Temporary files of killed processes go with the rest."""
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
+        java = f"{variables.get('JDK_JAVA_OPTIONS', '')} {_JAVA}".strip()
+        return variables | {"JDK_JAVA_OPTIONS": java, "TMPDIR": str(self._temporary)}

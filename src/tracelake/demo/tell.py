@@ -17,6 +17,7 @@ from tracelake.cli.query_table import render, show_result
 from tracelake.cli.session import show
 from tracelake.cli.text import count, unit_text
 from tracelake.demo.function_runs import FunctionStory
+from tracelake.demo.functions import FUNCTIONS
 from tracelake.demo.plan import DAG, DemoPlan
 from tracelake.demo.results import Flow, Results
 from tracelake.demo.watch import Story
@@ -144,6 +145,10 @@ def next_steps(console: Console, plan: DemoPlan, kept_home: Home | None) -> None
             ("a prompt for SQL over all datasets", f"{trace} query {home}"),
             ("the table that two jobs write: its rows", f"{trace} read large_transfers {home}"),
             ("and what there is to know about it", f"{trace} datasets large_transfers {home}"),
+            (
+                "runs of a function, and what it printed",
+                f"{trace} udf logs {FUNCTIONS[0].dag}/{FUNCTIONS[0].job} {home}",
+            ),
             ("is a dataset fresh, and if not, why", f"{trace} why hourly_flows {home}"),
             ("which task made each unit, from what", f"{trace} lineage hourly_flows {home}"),
             ("do the first unit once more", f"{trace} trigger {DAG}/ingest --range {unit} --wait {home}"),
