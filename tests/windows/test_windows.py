@@ -2,7 +2,9 @@
 
 import pytest
 
+from tests.api.support import User
 from tests.windows.support import WindowFlow
+from tracelake.errors import TraceError
 
 DAG = """
 name: w
@@ -175,3 +177,44 @@ def test_a_unit_that_fails_keeps_the_window_waiting(windows: WindowFlow, ending:
     else:
         assert windows.run_windows("model") == 0
         assert windows.pending() == [(0, 19, "input_gap")]
+
+
+def why(windows: WindowFlow) -> dict[str, str]:
+    reply = User(windows.harness, windows.org).get("/v1/why/job/w/model")
+    return {item["code"]: item["text"] for item in reply["reasons"]}
+
+
+def test_what_a_window_waits_for_is_explained(windows: WindowFlow) -> None:
+    deploy(windows, "units: {by: time, grain: day, time_zone: Europe/Berlin}\n    inputs: [{from: {job: blocks}}]")
+    put(windows, 0, 999, "a")
+    assert "1970-01-01 is not over" in why(windows)["window_open"]
+    put(windows, 2000, 20_000, "c")
+    assert why(windows)["unit_waits"].startswith("The unit 1970-01-01, and ")
+    assert "a unit of an input is missing" in why(windows)["unit_waits"]
+
+
+def test_a_window_is_computed_again_on_demand(windows: WindowFlow) -> None:
+    deploy(windows, "units: {by: blocks, size: 10}\n    inputs: [{from: {job: blocks}}]")
+    put(windows, 0, 9, "a")
+    assert windows.run_windows("model") == 1
+    reply = windows.trigger("w", "model", range={"start": 0, "end": 9})
+    assert reply.task_id is not None
+    assert windows.run(reply.task_id) == "(a)"
+    with pytest.raises(TraceError, match="like 0-9"):
+        windows.trigger("w", "model", range={"start": 3, "end": 5})
+    with pytest.raises(TraceError, match="do not cover"):
+        windows.trigger("w", "model", range={"start": 10, "end": 19})
+
+
+def test_lineage_shows_what_was_read(windows: WindowFlow) -> None:
+    deploy(windows, "units: {by: blocks, size: 30}\n    inputs: [{from: {job: blocks}}]")
+    for start, text in ((0, "a"), (10, "b"), (20, "c")):
+        put(windows, start, start + 9, text)
+    put(windows, 10, 19, "B")
+    windows.run_windows("model")
+    (unit,) = User(windows.harness, windows.org).get("/v1/datasets/model/lineage")["units"]
+    assert [(part["start"], part["end"], part["revision"]) for part in unit["read"]] == [
+        (0, 9, 1),
+        (10, 19, 2),
+        (20, 29, 1),
+    ]
