@@ -218,3 +218,27 @@ def test_lineage_shows_what_was_read(windows: WindowFlow) -> None:
         (10, 19, 2),
         (20, 29, 1),
     ]
+
+
+def test_a_changed_query_builds_its_windows_beside_the_old_ones(windows: WindowFlow) -> None:
+    body = (
+        "units: {by: blocks, size: 10}\n    inputs: [{from: {job: blocks}}, {self: previous, columns: {total: bigint}}]"
+    )
+    deploy(windows, body)
+    for number, text in enumerate("abc"):
+        put(windows, number * 10, number * 10 + 9, text)
+    windows.run_windows("model")
+    before = windows.rows("model")
+    reply = windows.deploy(DAG.format(body=body).replace("SELECT * FROM blocks", "SELECT 1 AS a FROM blocks"))
+    assert reply.state == "Building"
+    builds = windows.harness.dispatcher.builds
+    assert windows.harness.run(builds.run_once()) == 0, "the old windows count until the new ones are there"
+    windows.drain()
+    assert windows.harness.run(builds.run_once()) == 0
+    while tasks := windows.tasks("model", "Queued"):
+        assert windows.rows("model") == before
+        windows.run(tasks[0]["task_id"])
+    windows.harness.run(builds.run_once())
+    assert windows.rows("model") == before, "the same rows, in a generation of their own"
+    put(windows, 30, 39, "d")
+    assert windows.run_windows("model") == 1

@@ -44,6 +44,7 @@ _BEHIND = """
 _UNFINISHED = f"""
     SELECT EXISTS (SELECT {_BEHIND})
         OR EXISTS (SELECT FROM invalidation_work w WHERE w.node_id = ANY($1))
+        OR EXISTS (SELECT FROM pending_units p WHERE p.node_id = ANY($1) AND (p.due OR p.waits_for IS NOT NULL))
         OR EXISTS (SELECT FROM nodes n WHERE n.node_id = ANY($1) AND n.sweep = 'Return')
         OR EXISTS (SELECT FROM jobs j CROSS JOIN LATERAL (
             SELECT FROM tasks t

@@ -150,7 +150,11 @@ _DELIVERIES = """
     DELETE FROM webhook_deliveries WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM webhook_deliveries WHERE node_id = $1 LIMIT $2))"""
 
-_INPUTS = ("DELETE FROM invalidation_work WHERE node_id = $1", "DELETE FROM edges WHERE node_id = $1")
+_INPUTS = (
+    "DELETE FROM invalidation_work WHERE node_id = $1",
+    "DELETE FROM pending_units WHERE node_id = $1",
+    "DELETE FROM edges WHERE node_id = $1",
+)
 
 # Another retired node may still have an input pinned to a generation; it goes first.
 _IS_READ = """
