@@ -1,7 +1,9 @@
 """How `trace demo` ends: what is left when a stage fails, what is found to be right or wrong, what is printed."""
 
+import asyncio
 import json
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +80,9 @@ def run_demo(
         return found
 
     async def fail(*_: Any) -> None:
+        if isinstance(error, KeyboardInterrupt):  # as Ctrl-C does it: a task that raised it would be logged much later
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.Event().wait()
         raise error
 
     monkeypatch.setattr(StandIn, "stopped", 0)
