@@ -1,28 +1,36 @@
 """The runtime client of Python functions: fetches the event, calls the handler, answers.
 
 Started by `python -I -S` inside of a sandbox, with nothing but the standard library. It imports all that it needs
-before the bundle is on the path, so that no module of a bundle takes the place of one of its own.
+before the bundle is on the path, so that no module of a bundle takes the place of one of its own. Every run pays for
+every import: what this client can do without (`traceback`, `typing`, `contextlib`) takes longer to import than most
+handlers take to run.
 """
+
+from __future__ import annotations
 
 import sys
 
 _AT_START = frozenset(sys.modules)
 """What the interpreter itself has imported: a bundle cannot replace it on any Python."""
 
+import _socket  # noqa: E402 - `socket` imports much more, for what is not used here
 import importlib  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
-import socket  # noqa: E402
-import traceback  # noqa: E402
-from collections.abc import Callable  # noqa: E402
-from contextlib import suppress  # noqa: E402
 from time import time  # noqa: E402
-from typing import Any, NoReturn  # noqa: E402
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Any, NoReturn
 
 _BUNDLE = "/var/task"
 _LAYER = "/opt/python"
 """Where AWS Lambda has the modules of layers; the SDK is one."""
 _PREFIX = "/2018-06-01/runtime"
+_MOST_FRAMES = 50
+_CHUNK = 1 << 20
 
 
 class LambdaContext:
@@ -43,15 +51,31 @@ class LambdaContext:
 def _exchange(method: str, path: str, body: bytes = b"") -> tuple[dict[str, str], bytes]:
     host, _, port = os.environ["AWS_LAMBDA_RUNTIME_API"].partition(":")
     head = f"{method} {_PREFIX}{path} HTTP/1.1\r\nhost: {host}:{port}\r\ncontent-length: {len(body)}\r\n\r\n"
-    with socket.create_connection((host, int(port))) as connection:
+    connection = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    try:
+        connection.connect((host, int(port)))
         connection.sendall(head.encode("ascii") + body)
-        with connection.makefile("rb") as reader:
-            reader.readline()
-            headers = {}
-            while line := reader.readline().decode("latin-1").strip():
-                name, _, value = line.partition(":")
-                headers[name.lower()] = value.strip()
-            return headers, reader.read(int(headers["content-length"]))
+        reply = bytearray()
+        while (head_end := reply.find(b"\r\n\r\n")) < 0:
+            reply += _receive(connection)
+        headers = {}
+        for line in reply[:head_end].decode("latin-1").split("\r\n")[1:]:
+            name, _, value = line.partition(":")
+            headers[name.lower()] = value.strip()
+        body_start = head_end + 4
+        body_end = body_start + int(headers["content-length"])
+        while len(reply) < body_end:
+            reply += _receive(connection)
+        return headers, bytes(reply[body_start:body_end])
+    finally:
+        connection.close()
+
+
+def _receive(connection: _socket.socket) -> bytes:
+    chunk = connection.recv(_CHUNK)
+    if not chunk:
+        raise ConnectionError("the Runtime API has closed the connection")
+    return chunk
 
 
 def _load_handler(entrypoint: str) -> Callable[[Any, LambdaContext], Any]:
@@ -71,23 +95,54 @@ def _load_handler(entrypoint: str) -> Callable[[Any, LambdaContext], Any]:
 def _describe(error: BaseException) -> bytes:
     report: dict[str, Any] = {"errorType": type(error).__name__, "errorMessage": "", "stackTrace": []}
     report["retryable"] = all(kind.__name__ != "NonRetryable" for kind in type(error).__mro__)
-    with suppress(Exception):  # what an exception says of itself is the user's code too
+    try:
         report["errorMessage"] = str(error)[:10_000]
-        frames = [line for line in traceback.format_tb(error.__traceback__) if f'File "{_BUNDLE}/' in line]
-        report["stackTrace"] = frames[-50:]
+    except Exception:  # what an exception says of itself is the user's code too
+        report["errorMessage"] = "the exception has no text"
+    report["stackTrace"] = _format_frames(error.__traceback__)
     return json.dumps(report).encode("utf-8", "replace")
 
 
+def _format_frames(trace: TracebackType | None) -> list[str]:
+    """The last frames in files of the bundle, as `traceback` writes them."""
+    places = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename.startswith(f"{_BUNDLE}/"):
+            places.append((code.co_filename, trace.tb_lineno, code.co_name))
+        trace = trace.tb_next
+    return [
+        f'  File "{file}", line {line}, in {name}\n{_read_line(file, line)}'
+        for file, line, name in places[-_MOST_FRAMES:]
+    ]
+
+
+def _read_line(file: str, number: int) -> str:
+    """Empty if there is no such line."""
+    try:
+        with open(file, "rb") as source:  # noqa: PTH123 - `pathlib` is one of the imports to do without
+            for _ in range(number - 1):
+                source.readline()
+            text = source.readline().decode("utf-8", "replace").strip()
+    except Exception:
+        return ""
+    return f"    {text}\n" if text else ""
+
+
 def _print(error: BaseException) -> None:
-    with suppress(Exception):
-        traceback.print_exception(error)
+    try:
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    except BaseException:  # newer Pythons import `traceback` for it, which may be the bundle's
+        os.write(2, b"the exception could not be printed\n")
     _flush()
 
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
+        try:
             stream.flush()
+        except Exception:  # noqa: S112 - a stream that the handler has closed or replaced has nothing for us
+            continue
 
 
 def main() -> NoReturn:
