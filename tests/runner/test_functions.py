@@ -16,7 +16,7 @@ from tests.runner.conftest import Functions
 from tests.support.rust_program import rust_program
 from tracelake.runner.exchange import SandboxReply, SandboxRequest
 from tracelake.runner.languages import find_node
-from tracelake.runner.memory import CgroupParent, MemoryLimiter
+from tracelake.runner.memory import Cgroup, CgroupParent, MemoryLimiter
 from tracelake.runner.outcome import describe
 from tracelake.sandbox.spec import MIB
 
@@ -126,6 +126,33 @@ def test_a_module_that_cannot_be_loaded(functions: Functions) -> None:
     assert "python_client" not in text.split("stderr:")[0], "the user's own stack alone"
 
 
+def test_a_failure_shows_the_lines_of_the_bundle(functions: Functions) -> None:
+    """Whatever modules the bundle has: its `traceback` is not the client's."""
+    source = """
+def fall(depth):
+    if depth:
+        fall(depth - 1)
+    raise KeyError('deep')
+def handler(event, context):
+    try:
+        fall(100)
+    except KeyError as error:
+        raise ValueError('shown') from error
+"""
+    hostile = dict.fromkeys(("traceback.py", "typing.py", "socket.py"), "raise SystemExit(3)")
+    result = functions.run({"main.py": source, **hostile})
+    assert result.error is not None, result
+    assert (result.error.error_type, result.error.error_message) == ("ValueError", "shown")
+    line = "raise ValueError('shown') from error"
+    assert result.error.frames == [f'  File "/var/task/main.py", line 10, in handler\n    {line}\n']
+    assert "KeyError: 'deep'" in result.stderr, "the cause is printed too"
+    assert line in result.stderr
+    deep = functions.run({"main.py": source.replace("except KeyError", "except OSError")})
+    assert deep.error is not None
+    assert len(deep.error.frames) == 50
+    assert "raise KeyError('deep')" in deep.error.frames[-1], "the last are kept"
+
+
 def test_an_answer_that_is_too_large(functions: Functions) -> None:
     result = functions.run({"main.py": "def handler(event, context):\n    return 'x' * (7 << 20)"})
     assert (result.ending, result.retryable) == ("output", False), result
@@ -147,6 +174,48 @@ def handler(event, context):
     result = replace(functions, limiter=limiter()).run({"main.py": source}, memory_bytes=100 * MIB)
     assert result.ending == "memory", result
     assert result.peak_bytes > 50 * MIB
+
+
+TAKE_MEMORY = "def handler(event, context):\n    return len(bytearray(200 << 20))"
+
+
+def make_group_limiter() -> MemoryLimiter:
+    limiter = MemoryLimiter.choose()
+    if limiter.means == "watch":
+        pytest.skip("this machine lets us make no cgroup")
+    return limiter
+
+
+def test_a_sandbox_joins_its_cgroup_itself(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moving it from outside would stop the event loop, and so every other function, for milliseconds."""
+    limiter = make_group_limiter()
+    monkeypatch.setattr(Cgroup, "add", None)
+    result = replace(functions, limiter=limiter).run({"main.py": TAKE_MEMORY}, memory_bytes=100 * MIB)
+    assert result.ending == "memory", result
+
+
+def test_a_sandbox_that_cannot_join_its_cgroup_is_moved(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter = make_group_limiter()
+    open_group = CgroupParent.open_group
+
+    def open_closed_group(parent: CgroupParent, most_bytes: int) -> Cgroup | None:
+        group = open_group(parent, most_bytes)
+        assert group is not None
+        os.close(group.entrance)
+        group.entrance = os.open("/dev/full", os.O_WRONLY)  # refuses every write
+        return group
+
+    monkeypatch.setattr(CgroupParent, "open_group", open_closed_group)
+    limited = replace(functions, limiter=limiter)
+    result = limited.run({"main.py": TAKE_MEMORY}, memory_bytes=100 * MIB)
+    assert result.ending == "memory", result
+    monkeypatch.setattr(Cgroup, "add", refuse_to_add)
+    result = limited.run({"main.py": TAKE_MEMORY}, memory_bytes=100 * MIB)
+    assert (result.ending, result.retryable) == ("sandbox", True), "nothing runs without its limit"
+
+
+def refuse_to_add(_group: Cgroup, _pid: int) -> None:
+    raise PermissionError
 
 
 def test_a_runner_removes_the_cgroups_of_dead_runners_alone(tmp_path: Path) -> None:

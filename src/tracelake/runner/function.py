@@ -75,9 +75,17 @@ class FunctionRunner:
     ) -> RunResult:
         """`output`: for whoever wants to see what is printed while it runs; it has the secrets then."""
         began = time.monotonic()
+        output = output or RunOutput(secrets)
         try:
-            async with prepare_function(self._sandboxes, make_spec(plan), make_call(plan)) as function:
-                return await self._run(function, plan, api, egress, stop, output or RunOutput(secrets), began)
+            async with (
+                self._limiter.open_group(plan.memory_bytes) as group,
+                prepare_function(self._sandboxes, make_spec(plan), make_call(plan), group) as function,
+            ):
+                limit = self._limiter.limit(group, function.pid, plan.memory_bytes, lambda: stop.stop(RunEnding.MEMORY))
+                async with limit as memory:
+                    return await self._run(
+                        function, plan, api, egress, stop, output or RunOutput(secrets), memory, began
+                    )
         except TraceError as error:
             retryable = error.code != "runner_refused"
             return RunResult(ending=RunEnding.SANDBOX, message=error.message, retryable=retryable)
@@ -90,6 +98,7 @@ class FunctionRunner:
         egress: Egress,
         stop: StopSignal,
         output: RunOutput,
+        memory: MemoryUse,
         began: float,
     ) -> RunResult:
         runtime = ExchangeServer(
@@ -102,24 +111,22 @@ class FunctionRunner:
         )
         streams = ((output.stdout, function.output), (output.stderr, function.errors))
         sandbox = function.sandbox
-        limit = self._limiter.limit(function.pid, plan.memory_bytes, lambda: stop.stop(RunEnding.MEMORY))
-        async with limit as memory:
-            # The servers get sockets of their own: closing one must not close what the block still owns.
-            await runtime.start(function.runtime.dup())
-            await way_out.start(function.egress.dup())
-            flood = partial(stop.stop, RunEnding.OUTPUT)
-            reading = [asyncio.create_task(tail.read(pipe, flood)) for tail, pipe in streams]
-            try:
-                function.start()
-                await _wait_for_end(function, api, stop)
-            finally:
-                memory.read()
-                await sandbox.kill()
-                await asyncio.gather(runtime.close(), way_out.close())
-                await _finish_reading(reading)
+        # The servers get sockets of their own: closing one must not close what the block still owns.
+        await runtime.start(function.runtime.dup())
+        await way_out.start(function.egress.dup())
+        flood = partial(stop.stop, RunEnding.OUTPUT)
+        reading = [asyncio.create_task(tail.read(pipe, flood)) for tail, pipe in streams]
+        try:
+            function.start()
+            await _wait_for_end(function, api, stop)
+        finally:
             memory.read()
-            report = await sandbox.wait()
-            result = judge(report, memory, plan, api, stop)
+            await sandbox.kill()
+            await asyncio.gather(runtime.close(), way_out.close())
+            await _finish_reading(reading)
+        memory.read()
+        report = await sandbox.wait()
+        result = judge(report, memory, plan, api, stop)
         output.finish()
         return RunResult(
             ending=result.ending,
@@ -128,6 +135,7 @@ class FunctionRunner:
             response=result.response,
             retryable=result.retryable,
             seconds=time.monotonic() - began,
+            cpu_seconds=report.cpu_seconds,
             peak_bytes=memory.peak_bytes,
             warm=report.warm,
             stdout=output.stdout.piece().text,

@@ -18,6 +18,9 @@ LISTENERS = ("runtime", "egress")
 PORTS = (9001, 9002)
 HOST = "127.0.0.1"
 READY, START = b"ready", b"start"
+OUTSIDE = b"outer"
+"""Ready, but it could not join its memory cgroup: the runner has to move it."""
+_ENTER = b"0"
 _BACKLOG = 64
 _NICENESS = 5
 """Users' code gives way to the services of the machine."""
@@ -29,12 +32,17 @@ class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
 
 
+_CALLS = msgspec.json.Decoder(FunctionCall)
+"""Made once, in the fork server."""
+
+
 def run(payload: bytes, descriptors: Sequence[int]) -> NoReturn:
-    call = msgspec.json.decode(payload, type=FunctionCall)
-    link_number, output, errors = descriptors
+    call = _CALLS.decode(payload)
+    link_number, output, errors, *entrance = descriptors
     listeners = [socket.create_server((HOST, port), backlog=_BACKLOG) for port in PORTS]
     with socket.socket(fileno=link_number) as link:
-        socket.send_fds(link, [READY], [listener.fileno() for listener in listeners])
+        message = READY if all(_join(group) for group in entrance) else OUTSIDE
+        socket.send_fds(link, [message], [listener.fileno() for listener in listeners])
         if link.recv(len(START)) != START:
             os._exit(1)  # the runner has given up
         os.dup2(output, 1)
@@ -46,3 +54,11 @@ def run(payload: bytes, descriptors: Sequence[int]) -> NoReturn:
         link.detach()
     linux.close_from(3)
     os.execve(call.arguments[0], call.arguments, call.environment)  # noqa: S606 - inside of the sandbox
+
+
+def _join(group: int) -> bool:
+    """Moves this process into the memory cgroup; the descriptor is closed with all others before the program starts."""
+    try:
+        return os.write(group, _ENTER) == len(_ENTER)
+    except OSError:
+        return False

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import msgspec
 
 from tracelake.errors import TraceError
-from tracelake.runner.inside import LISTENERS, READY, START, FunctionCall
+from tracelake.runner.inside import LISTENERS, OUTSIDE, READY, START, FunctionCall
+from tracelake.runner.memory import Cgroup
 from tracelake.sandbox.pipes import InwardPipe, open_pipe
 from tracelake.sandbox.server import Sandbox, SandboxServer
 from tracelake.sandbox.spec import SandboxSpec
@@ -40,9 +41,10 @@ class PreparedFunction:
 
 @asynccontextmanager
 async def prepare_function(
-    server: SandboxServer, spec: SandboxSpec, call: FunctionCall
+    server: SandboxServer, spec: SandboxSpec, call: FunctionCall, group: Cgroup | None = None
 ) -> AsyncIterator[PreparedFunction]:
-    """`server` is a `SandboxServer` of the module `inside`. Leaving the block ends everything in the sandbox."""
+    """`server` is a `SandboxServer` of the module `inside`. Everything in the sandbox is in the group, before it
+    starts. Leaving the block ends everything in the sandbox."""
     link, inner_link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     async with AsyncExitStack() as stack:
         stack.enter_context(link)
@@ -52,11 +54,13 @@ async def prepare_function(
         output = await stack.enter_async_context(open_pipe())
         errors = await stack.enter_async_context(open_pipe())
         descriptors = [inner_link.fileno(), output.write_end, errors.write_end]
+        if group is not None:
+            descriptors.append(group.entrance)
         sandbox = await stack.enter_async_context(server.launch(spec, msgspec.json.encode(call), descriptors))
         inner_link.close()
         output.give_away()
         errors.give_away()
-        pid, listeners = await _receive(link, sandbox)
+        pid, listeners = await _receive(link, sandbox, group)
         for listener in listeners:
             stack.enter_context(listener)
         runtime, egress = listeners
@@ -78,7 +82,7 @@ def _start(link: socket.socket) -> None:
         raise TraceError("sandbox_lost") from error
 
 
-async def _receive(link: socket.socket, sandbox: Sandbox) -> tuple[int, list[socket.socket]]:
+async def _receive(link: socket.socket, sandbox: Sandbox, group: Cgroup | None) -> tuple[int, list[socket.socket]]:
     """The process and its listening sockets. Raises what the machine refused if the set-up failed."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
@@ -97,6 +101,8 @@ async def _receive(link: socket.socket, sandbox: Sandbox) -> tuple[int, list[soc
             pid = _CREDENTIALS.unpack(data)[0]
         elif kind == socket.SCM_RIGHTS:
             numbers = [item for (item,) in struct.iter_unpack("i", data[: len(data) - len(data) % 4])]
+    if message == OUTSIDE and pid and group is not None:
+        message = await asyncio.to_thread(_add_to_group, group, pid)
     if message != READY or not pid or len(numbers) != len(LISTENERS):
         for number in numbers:
             os.close(number)
@@ -108,3 +114,12 @@ async def _receive(link: socket.socket, sandbox: Sandbox) -> tuple[int, list[soc
         listener.setblocking(False)
         listener.set_inheritable(False)
     return pid, listeners
+
+
+def _add_to_group(group: Cgroup, pid: int) -> bytes:
+    """Older kernels ask for the rights of the process that joins, and the one in the sandbox has none."""
+    try:
+        group.add(pid)
+    except OSError:
+        return b""
+    return READY

@@ -17,6 +17,9 @@ from typing import Protocol
 
 _MOUNT = Path("/sys/fs/cgroup")
 _NAME = "trace-runner"
+_ENTRANCES = {1: "tasks", 2: "cgroup.procs"}
+"""Where a process writes 0 to join. In version 1 a thread that moves itself waits for no other process of the
+machine; moving another process takes the kernel milliseconds, in which whoever asked for it stands still."""
 _WATCH_SECONDS = 0.05
 _FREE_SOCKETS = 64
 """So many are not counted: functions have few, with little in them."""
@@ -52,21 +55,26 @@ class MemoryLimiter:
         return "watch" if self._parent is None else f"cgroup v{self._parent.version}"
 
     @asynccontextmanager
-    async def limit(self, pid: int, most_bytes: int, kill: Callable[[], None]) -> AsyncIterator[MemoryUse]:
-        """Limits this process and all that it will start. `kill` ends them."""
+    async def open_group(self, most_bytes: int) -> AsyncIterator["Cgroup | None"]:
+        """An empty cgroup for one sandbox, which must have ended when the block is left. None: there are none here."""
         group = None if self._parent is None else self._parent.open_group(most_bytes)
+        try:
+            yield group
+        finally:
+            if group is not None:
+                await group.remove()
+
+    @asynccontextmanager
+    async def limit(
+        self, group: "Cgroup | None", pid: int, most_bytes: int, kill: Callable[[], None]
+    ) -> AsyncIterator[MemoryUse]:
+        """Limits this process, which has joined the group, and all that it will start. `kill` ends them."""
         watch = MemoryWatch(pid, most_bytes, kill, processes=group is None)
         watching = asyncio.create_task(watch.run())
         try:
-            if group is None:
-                yield watch
-            else:
-                group.add(pid)
-                yield _GroupAndWatch(group, watch)
+            yield watch if group is None else _GroupAndWatch(group, watch)
         finally:
             watching.cancel()
-            if group is not None:
-                await group.remove()
 
 
 class MemoryWatch:
@@ -127,12 +135,16 @@ class Cgroup:
         self._version = version
         self.peak_bytes = 0
         self.exceeded = False
+        self.entrance = os.open(directory / _ENTRANCES[version], os.O_WRONLY)
+        """A descriptor; a process that writes 0 to it joins. The kernel asks for the rights of whoever opened it."""
 
     def add(self, pid: int) -> None:
+        """Joins a process that could not do so itself."""
         (self._directory / "cgroup.procs").write_text(str(pid))
 
     async def remove(self) -> None:
         """Its processes have ended, or are about to."""
+        os.close(self.entrance)
         self.read()
         for _ in range(50):
             try:
@@ -198,11 +210,11 @@ class CgroupParent:
                 (directory / "memory.oom.group").write_text("1")
                 with suppress(OSError):
                     (directory / "memory.swap.max").write_text("0")
+            return Cgroup(directory, self.version)
         except OSError:
             with suppress(OSError):
                 directory.rmdir()
             return None
-        return Cgroup(directory, self.version)
 
     def remove_left(self) -> None:
         """Those of a runner that was killed. A runner that lives may be about to use one that is still empty."""
@@ -251,6 +263,7 @@ def _can_move(trial: Cgroup) -> bool:
         moved = True
     os.close(write_end)
     os.waitpid(pid, 0)
+    os.close(trial.entrance)
     with suppress(OSError):
         trial._directory.rmdir()
     return moved

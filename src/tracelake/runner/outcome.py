@@ -59,6 +59,8 @@ class RunResult:
     retryable: bool = True
     seconds: float = 0.0
     peak_bytes: int = 0
+    cpu_seconds: float = 0.0
+    """Of the sandbox and its monitor, from the request on."""
     warm: bool = False
     """The sandbox was ready before the run began."""
     stdout: str = ""

@@ -39,6 +39,8 @@ _FIRST_SPARE = 512
 """Descriptors are moved above this number before they get their final one."""
 _FIRST_GIVEN = 3
 _READY = b"ready"
+_SPECS = msgspec.json.Decoder(SandboxSpec)
+"""Made once, in the fork server: what it takes to know the type costs more than reading a spec."""
 _FAILED = 125
 
 Run = Callable[[bytes, Sequence[int]], int]
@@ -112,7 +114,7 @@ def _serve(control: socket.socket, descriptors: Sequence[int], first: _First | S
         first.link.sendall(spec_text + payload)
     for descriptor in descriptors:
         os.close(descriptor)  # the ends that the service reads see their end of file with the sandbox
-    spec = msgspec.json.decode(spec_text, type=SandboxSpec)
+    spec = _SPECS.decode(spec_text)
     return _watch(first, control, started + spec.limits.deadline_seconds, earlier_cpu)
 
 
@@ -160,7 +162,7 @@ def _become_first(link: socket.socket, outcome: int, inside: Inside) -> NoReturn
         if len(header) < HEADER.size:
             os._exit(_FAILED)  # there will be no request
         spec_text, payload = (_receive_exactly(link, length) for length in HEADER.unpack(header))
-        spec = msgspec.json.decode(spec_text, type=SandboxSpec)
+        spec = _SPECS.decode(spec_text)
         outcome, numbers = _arrange(outcome, [null, *descriptors])
         confine(spec)
         linux.end_with_parent(signal.SIGKILL)  # again: the identity has changed

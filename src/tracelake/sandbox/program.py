@@ -9,6 +9,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -67,8 +68,12 @@ def interpreter_mounts() -> tuple[tuple[Mount, ...], tuple[tuple[str, str], ...]
     return system_mounts(sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), *packages)
 
 
+@cache
 def system_mounts(*directories: str) -> tuple[tuple[Mount, ...], tuple[tuple[str, str], ...]]:
-    """Programs and libraries of the system, these directories and some devices; and links among them."""
+    """Programs and libraries of the system, these directories and some devices; and links among them.
+
+    Looked up once: a process sees what was installed when it asked first.
+    """
     mounts: dict[str, Mount] = {}
     links = []
     for path in (*_SYSTEM, *directories):
