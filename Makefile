@@ -12,7 +12,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-system lint soak lock docs pictures clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline bench-sandbox bench-functions bench-start bench-query bench-credentials bench-columns
+.PHONY: help setup setup-dev demo test test-system lint soak lock docs pictures clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline bench-sandbox bench-udf bench-start bench-query bench-credentials bench-columns
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -139,8 +139,8 @@ bench-choices: .bench-peers/made ## HTTP stack, driver and embedded Postgres aga
 bench-libraries: .bench-peers/made ## Our tokens, cron and ABI decoder against PyJWT, cronsim, croniter and eth-abi; last line is JSON
 	@PYTHONPATH=.bench-peers $(PY) -m benchmarks.libraries $(ARGS)
 
-bench-functions: $(VENV)/dev ## Runs of users' functions in sandboxes against bare interpreters; last line is JSON
-	@$(PY) -m benchmarks.functions $(ARGS)
+bench-udf: $(VENV)/dev ## Invocations of users' functions through a runner, against bare interpreters; last line is JSON
+	@$(PY) -m benchmarks.udf $(ARGS)
 
 bench-sandbox: .bench-peers/made ## A query and a program in a sandbox against bare DuckDB and bubblewrap; last line is JSON
 	@PYTHONPATH=.bench-peers $(PY) -m benchmarks.sandbox $(ARGS)
