@@ -26,6 +26,7 @@ BAD = {
     "version": ["0", "-1", "x", str(2**31)],
     "dry_run": ["", "1", "True", "yes"],
     "activate": ["", "1", "FALSE"],
+    "bundle_id": ["", "x", NOWHERE[:-1], "1"],
 }  # fmt: skip
 _BAD_UUIDS = ["", "x", NOWHERE[:-1], "{" + NOWHERE + "}", "1"]
 BAD_CURSORS = {"/v1/tasks": _BAD_UUIDS, "/v1/query-audit": _BAD_UUIDS, "/v1/udf/bundles": _BAD_UUIDS}

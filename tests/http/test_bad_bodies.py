@@ -79,6 +79,7 @@ ENDPOINTS = [
         optional=("dedupe_scope",),
     ),
     Endpoint("task", "/v1/task/files", lambda t: t.body(**t.output("s3")), CAPABILITY),
+    Endpoint("task", "/v1/task/deliveries", lambda t: t.body(**t.output("none")), CAPABILITY),
     Endpoint(
         "task",
         "/v1/task/credentials",

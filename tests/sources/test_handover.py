@@ -26,6 +26,7 @@ from tests.support.dispatcher import DispatcherHarness
 from tracelake.client.credentials import FileCredential
 from tracelake.client.internal import InternalClient
 from tracelake.client.task import TaskClient
+from tracelake.dispatcher.engine.calls.completion import FREE_STOPS
 from tracelake.model.backoff import Backoff
 from tracelake.worker import Worker
 
@@ -100,11 +101,22 @@ def test_a_handover_of_what_was_cancelled_is_its_end(harness: DispatcherHarness)
 
 
 def test_what_the_dispatcher_starts_itself_has_no_worker_that_stops(harness: DispatcherHarness) -> None:
-    """Its code may not be ours: no word of it makes attempts without end."""
-    job_id = harness.make_job(runtime="lambda", limits={"max_attempts": 1})["job_id"]
+    job_id = harness.make_job(runtime="dispatcher", limits={"max_attempts": 1})["job_id"]
     attempt = Attempt(harness, UUID(harness.make_task(job_id)))
     hand_over(attempt)
     row = harness.row(attempt.task_id)
+    assert (row["status"], row["next_retry_at"]) == ("Failed", None)
+
+
+def test_a_function_is_handed_over_a_few_times_only(harness: DispatcherHarness) -> None:
+    """A runner that stops costs no attempt. Code of users may say the same: it makes no attempts without end."""
+    job_id = harness.make_job(runtime="lambda", limits={"max_attempts": 1})["job_id"]
+    task_id = UUID(harness.make_task(job_id))
+    for _ in range(FREE_STOPS):
+        hand_over(Attempt(harness, task_id))
+        assert harness.requeue_due() == 1
+    hand_over(Attempt(harness, task_id))
+    row = harness.row(task_id)
     assert (row["status"], row["next_retry_at"]) == ("Failed", None)
 
 
