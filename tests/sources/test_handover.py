@@ -116,7 +116,7 @@ def test_a_function_is_handed_over_a_few_times_only(harness: DispatcherHarness) 
         hand_over(Attempt(harness, task_id))
         assert harness.requeue_due() == 1
     hand_over(Attempt(harness, task_id))
-    row = harness.row(task_id)
+    row = harness.row(str(task_id))
     assert (row["status"], row["next_retry_at"]) == ("Failed", None)
 
 
