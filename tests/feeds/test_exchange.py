@@ -69,7 +69,7 @@ def test_compressed_and_chunked_answers(server: FeedServer, client: FeedClient) 
         (reply(b"x", length=10_001), "more than 10,000 bytes", True),
         (chunked(*[b"x" * 1000] * 11), "more than 10,000 bytes", True),
         (reply(BOMB[:9_000], headers=GZIP), "more than 10,000 bytes", True),
-        (reply(gzip.compress(gzip.compress(b"0" * 10_001, 9, mtime=0)[:1], mtime=0) * 200, headers=GZIP), "many members", None),
+        (reply(gzip.compress(b"\x1f", mtime=0) * 200, headers=GZIP), "many members", None),
         (reply(b"x", length=2), "cut short", False),
         (chunked(b"one", end=b""), "cut short", False),
         (chunked(b"one", end=b"5\r\nab"), "cut short", False),
