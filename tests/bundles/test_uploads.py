@@ -230,7 +230,7 @@ def test_staged_bytes_go_when_their_address_has_expired(harness: DispatcherHarne
 
 @pytest.fixture
 def processes(harness: DispatcherHarness) -> Iterator[BundleProcesses]:
-    pool = BundleProcesses(1, seconds=2)
+    pool = BundleProcesses(1, seconds=1)
     yield pool
     harness.run(pool.close())
 
