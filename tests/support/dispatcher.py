@@ -64,7 +64,14 @@ class Background:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
+        return asyncio.run_coroutine_threadsafe(self._show_cancellation(work), self.loop).result(timeout)
+
+    async def _show_cancellation(self, work: Coroutine[Any, Any, T]) -> T:
+        """A future of another thread would lose the place at which the work was cancelled."""
+        try:
+            return await work
+        except asyncio.CancelledError as error:
+            raise RuntimeError("the work was cancelled") from error
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
