@@ -93,6 +93,24 @@ def test_what_a_table_refuses_has_its_place(harness: DispatcherHarness) -> None:
     assert problem.message.startswith("The column `a` may hold values of up to 9; it cannot become shorter.")
 
 
+def test_the_version_column_of_a_table_stays(harness: DispatcherHarness) -> None:
+    newest = BEFORE.replace("unique: [k]", "- {name: n, type: int64, nullable: false}\n      unique: [k]").replace(
+        "    schema:", "    on_conflict: {newest: n}\n    schema:"
+    )
+    deploy(harness, HEAD + newest)
+    (kept,) = harness.sql("SELECT on_conflict, version_column FROM buffered_tables")
+    assert tuple(kept) == ("newest", "n")
+    assert not any(change.table for change in deploy(harness, HEAD + newest, dry_run=True).plan.datasets)
+    for other, words in (("{newest: m}", "{newest: m}"), ("update", "update")):
+        text = newest.replace("{newest: n}", other).replace(
+            "name: c", "name: m, type: int64, nullable: false}\n      - {name: c"
+        )
+        assert any(
+            problem.message.startswith(f"`on_conflict` is {{newest: n}} and cannot become {words}: ")
+            for problem in refused(harness, HEAD + text)
+        )
+
+
 def test_rows_of_a_writer_that_changed_stay_on_the_way_back_too(harness: DispatcherHarness) -> None:
     stay = ["keep its rows: what `w` no longer makes stays"]
     deploy(harness, HEAD + BEFORE)

@@ -8,10 +8,10 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 
-from tracelake.model.dag import Column, ColumnType, Schema
+from tracelake.model.dag import Column, ColumnType, OnConflict, Schema
 from tracelake.rows.reader import BatchReader
 from tracelake.sink.outcomes import Loaded
-from tracelake.wire.buffers import BufferBatch, BufferedDataset, OnConflict, Producer
+from tracelake.wire.buffers import BufferBatch, BufferedDataset, Producer
 
 EVERY = Schema(
     columns=(
@@ -46,7 +46,13 @@ PLAIN = Schema(
 def dataset(schema: Schema = PLAIN, on_conflict: OnConflict = "update", name: str = "rows") -> BufferedDataset:
     uuid = uuid4()
     return BufferedDataset(
-        dataset_uuid=uuid, org="acme", name=name, queue=f"buffers.{uuid}", on_conflict=on_conflict, schema=schema
+        dataset_uuid=uuid,
+        org="acme",
+        name=name,
+        queue=f"buffers.{uuid}",
+        on_conflict=on_conflict,
+        version_column="version" if on_conflict == "newest" else None,
+        schema=schema,
     )
 
 

@@ -14,11 +14,11 @@ import pytest
 from tests.sink.support import EVERY, PLAIN, Publisher, dataset, lines
 from tests.support.postgres import TestCluster
 from tracelake.model.buffered import quoted, table_name
-from tracelake.model.dag import Column, ColumnType, Schema
+from tracelake.model.dag import Column, ColumnType, OnConflict, Schema
 from tracelake.sink import ddl
 from tracelake.sink.outcomes import Loaded, RefusedRowsError, StoreAwayError
 from tracelake.sink.store import TableStore
-from tracelake.wire.buffers import BufferedDataset, OnConflict
+from tracelake.wire.buffers import BufferedDataset
 
 
 @pytest.fixture(scope="module")
@@ -71,29 +71,42 @@ def staged(store: TableStore, of: BufferedDataset, parts: list[tuple[Loaded, pa.
     return commits
 
 
-@pytest.mark.parametrize("on_conflict", ["update", "nothing"])
+VERSIONED = Schema(
+    columns=(*PLAIN.columns, Column(name="version", type=ColumnType.UINT256, nullable=False)), unique=("key",)
+)
+
+
+@pytest.mark.parametrize("on_conflict", ["update", "nothing", "newest"])
 @pytest.mark.parametrize("seed", range(6))
 def test_any_order_and_any_repeats_end_in_the_same_table(
     dsn: str, store: TableStore, on_conflict: OnConflict, seed: int
 ) -> None:
     chance = random.Random(seed)
-    of = dataset(on_conflict=on_conflict)
+    of = dataset(VERSIONED, on_conflict)
     store.follow(of)
     publisher, others = Publisher(of), uuid4()
-    model: dict[tuple[UUID, int], tuple[int, int, str | None]] = {}
+    model: dict[tuple[UUID, int], tuple[int, int, str | None, int]] = {}
+
+    def place_of(row: tuple[int, int, str | None, int]) -> tuple[int, ...]:
+        return (row[3], *row[:2]) if on_conflict == "newest" else row[:2]
+
     batches = []
     for _ in range(12):
         org_id = chance.choice([publisher.org_id, others])
         rows: list[Any] = [
-            {"key": chance.randrange(6), "value": chance.choice([None, "a", "b", "c"])}
+            {
+                "key": chance.randrange(6),
+                "value": chance.choice([None, "a", "b", "c"]),
+                "version": chance.choice([9, 10, 2**255]),  # as text, 9 would be the highest
+            }
             for _ in range(chance.randrange(5))
         ]
         batch = publisher.loaded(rows, org_id)
         batches.append(batch)
         for line, row in enumerate(rows, 1):
-            place, mine = (org_id, row["key"]), (batch[0].batch.publish_seq, line, row["value"])
+            place, mine = (org_id, row["key"]), (batch[0].batch.publish_seq, line, row["value"], row["version"])
             held = model.get(place)
-            if held is None or (mine > held if on_conflict == "update" else mine[:2] < held[:2]):
+            if held is None or (place_of(mine) > place_of(held)) == (on_conflict != "nothing"):
                 model[place] = mine
     waiting = [*batches, *chance.choices(batches, k=6)]
     chance.shuffle(waiting)
@@ -107,7 +120,9 @@ def test_any_order_and_any_repeats_end_in_the_same_table(
             for publish_id in commit.publish_ids:
                 assert done.setdefault(publish_id, commit.commit_seq) == commit.commit_seq
     assert done.keys() == {loaded.batch.publish_id for loaded, _ in batches}
-    expected = sorted((org, seq, line, key, value) for (org, key), (seq, line, value) in model.items())
+    expected = sorted(
+        (org, seq, line, key, value, str(version)) for (org, key), (seq, line, value, version) in model.items()
+    )
     assert sorted(rows_of(dsn, of)) == expected
     assert sorted(set(done.values())) == list(range(1, len(set(done.values())) + 1)), "no number is left out"
 

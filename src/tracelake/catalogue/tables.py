@@ -18,6 +18,21 @@ SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 MAX_UNIQUE = 31
 """An index has at most 32 columns, and the org is one of them."""
 
+ORDERED_TYPES = frozenset(
+    {
+        ColumnType.INT16,
+        ColumnType.INT32,
+        ColumnType.INT64,
+        ColumnType.INT256,
+        ColumnType.UINT256,
+        ColumnType.FLOAT64,
+        ColumnType.DECIMAL,
+        ColumnType.TIMESTAMP,
+        ColumnType.DATE,
+    }
+)
+"""Types of a column by which the newest row is found: numbers and times, whose order is the same everywhere."""
+
 _WIDER = {
     ColumnType.INT16: (ColumnType.INT32, ColumnType.INT64, ColumnType.INT256),
     ColumnType.INT32: (ColumnType.INT64, ColumnType.INT256),

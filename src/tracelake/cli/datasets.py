@@ -170,10 +170,14 @@ def _table(row: DatasetRow, table: BufferedTableRow | None) -> list[tuple[str, C
         ("last commit", "none yet" if table.last_commit is None else f"{table.last_commit}{when}"),
         ("batches", batches),
         ("writers stop at", " or ".join(part for part in limits if part) or "no limit"),
-        ("on conflict", table.on_conflict),
+        ("on conflict", _conflict_rule(table)),
         ("view", table.view),
         ("table", table.table),
     ]
+
+
+def _conflict_rule(table: BufferedTableRow) -> str:
+    return table.on_conflict if table.version_column is None else f"{table.on_conflict} {table.version_column}"
 
 
 def _keys(schema: Any) -> list[tuple[str, Cell]]:

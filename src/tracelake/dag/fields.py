@@ -56,6 +56,26 @@ class OperatorKind(Text):
         return {"enum": sorted(document_operators())}
 
 
+class ConflictKind:
+    """`update`, `nothing`, or `{newest: column}`; reads as the word and the place of the column, if there is one."""
+
+    _words = Choice(("update", "nothing"))
+    _newest = Fields(
+        {"newest": Field(COLUMN, "The column whose highest value stays; never null.", required=True)},
+        "`update`, `nothing` or a map `{newest: column}`",
+    )
+
+    def read(self, place: DocumentPlace) -> object:
+        if not isinstance(place.node, MapNode):
+            word = self._words.read(place)
+            return INVALID if word is INVALID else (word, None)
+        record = self._newest.read(place)
+        return ("newest", record) if "newest" in record.values else INVALID
+
+    def schema(self) -> JsonSchema:
+        return {"anyOf": [self._words.schema(), self._newest.schema()]}
+
+
 class PublishKind:
     """A map of dataset name to entry."""
 
@@ -261,9 +281,9 @@ PUBLISH = Fields(
         ),
         "schema": Field(SCHEMA, "What its rows look like."),
         "on_conflict": Field(
-            Choice(("update", "nothing")),
+            ConflictKind(),
             "Of a buffered dataset, when rows have the same `unique` values: the last one published stays (update), "
-            "or the first one (nothing).",
+            "or the first one (nothing), or the one with the highest value of a column ({newest: column}).",
             default="update",
         ),
         "writers": Field(

@@ -1,8 +1,8 @@
 """Reads the `publish` map: the names of outputs, their owners, and how they are written."""
 
 from tracelake.catalogue import CATALOGUE, OperatorSpec
-from tracelake.catalogue.tables import MAX_UNIQUE, RESERVED, SYSTEM
-from tracelake.dag.columns import build_schema, check_schema
+from tracelake.catalogue.tables import MAX_UNIQUE, ORDERED_TYPES, RESERVED, SYSTEM
+from tracelake.dag.columns import build_schema, check_column, check_schema
 from tracelake.dag.draft import Draft, PublishDraft
 from tracelake.dag.edges import resolve_output
 from tracelake.dag.fields import MAX_DATASETS, PUBLISH
@@ -172,6 +172,24 @@ def _check_writers(draft: Draft, entry: PublishDraft) -> None:
             place.problem("invalid_value", "A DAG needs no grant for a dataset of its own.", "Leave it out.")
 
 
+def _check_version_column(entry: PublishDraft) -> None:
+    """Check that `on_conflict: {newest: column}` names a declared column that every row has and that has an order."""
+    _, newest = entry.record.get("on_conflict", ("update", None))
+    if newest is None or entry.schema is None:
+        return
+    name: str = newest.values["newest"]
+    place, column = newest.at("newest"), entry.schema.column(name)
+    if column is None:
+        check_column(name, place, entry.record.values["schema"].values["columns"])
+    elif column.type not in ORDERED_TYPES:
+        kinds = ", ".join(sorted(ORDERED_TYPES))
+        message = f"The newest row is the one with the highest {shown(name)}, but {column.type} has no such order."
+        place.problem("invalid_value", message, f"Name a column of a number or time: {kinds}.")
+    elif column.nullable:
+        message = f"The newest row is the one with the highest {shown(name)}, which may be null."
+        place.problem("invalid_value", message, "Add `nullable: false` to the column.")
+
+
 def _check_shape(entry: PublishDraft) -> None:
     record = entry.record
     schema = record.get("schema")
@@ -189,6 +207,7 @@ def _check_shape(entry: PublishDraft) -> None:
                 message = f"Only a buffered dataset has `{name}`."
                 record.at(name).problem("invalid_value", message, "Leave it out, or set `write_mode: buffered`.")
         return
+    _check_version_column(entry)
     columns = None if schema is None else schema.get("columns")
     for name, column in () if columns is None else columns.records.items():
         if name.lower() in RESERVED | SYSTEM:

@@ -188,6 +188,7 @@ def _build_udf(draft: Draft, record: Record) -> Udf | None:
 
 
 def _build_publish(entry: PublishDraft) -> Publish:
+    rule, newest = entry.record.get("on_conflict", ("update", None))
     return Publish(
         name=entry.name,
         sources=tuple(entry.writers),
@@ -195,7 +196,8 @@ def _build_publish(entry: PublishDraft) -> Publish:
         write_mode=entry.record.get("write_mode", "direct"),
         owner=entry.owner,
         schema=entry.schema if entry.owner is None else None,
-        on_conflict=entry.record.get("on_conflict", "update"),
+        on_conflict=rule,
+        version_column=None if newest is None else newest.values["newest"],
         writers=tuple(sorted(entry.record.get("writers", ()))),
         max_queue_depth=entry.record.get("max_queue_depth"),
         max_queue_age_seconds=entry.record.get("max_queue_age"),

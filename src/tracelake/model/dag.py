@@ -1,7 +1,7 @@
 """A DAG document after reading: typed, complete, with every default filled in. Equal meaning, equal value."""
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -192,6 +192,10 @@ class JobDocument(DocumentPart, frozen=True, kw_only=True):
         return self.source is not None and self.source.kind is not SourceKind.ALWAYS_ON
 
 
+OnConflict: TypeAlias = Literal["update", "nothing", "newest"]
+"""Which of the rows with one key stays: the last one published, the first one, or that of the highest version."""
+
+
 class Publish(DocumentPart, frozen=True, kw_only=True):
     name: str
     sources: tuple[OutputAddress, ...]
@@ -201,8 +205,10 @@ class Publish(DocumentPart, frozen=True, kw_only=True):
     owner: str | None = None
     """The DAG that owns the dataset, if it is another one that grants writing it; None: this one."""
     schema: Schema | None = None
-    on_conflict: Literal["update", "nothing"] = "update"
+    on_conflict: OnConflict = "update"
     """Of a buffered dataset: which of the rows with one key stays."""
+    version_column: str | None = None
+    """The column whose highest value stays under `newest`."""
     writers: tuple[str, ...] = ()
     """Other DAGs that may write it, if it is buffered."""
     max_queue_depth: int | None = None

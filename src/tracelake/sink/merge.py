@@ -5,6 +5,7 @@ from uuid import UUID
 
 from tracelake.model.buffered import quoted, table_name
 from tracelake.rows.values import kind_of
+from tracelake.sink.conflicts import best_first, wins
 from tracelake.sink.ddl import names
 from tracelake.sink.outcomes import Commit, Loaded, OutdatedError, Run
 from tracelake.wire.buffers import BufferBatch, BufferedDataset
@@ -90,14 +91,13 @@ def _same_commits(run: Run, dataset_uuid: UUID, numbers: Iterable[int]) -> list[
 def _statement(dataset: BufferedDataset, staged: str) -> str:
     """The statement that moves rows from the staging table into the dataset's table.
 
-    $1 is the commit; $2 to $4 are sequence, org and task of each batch to merge. Of the rows with one key the one with
-    the highest `(publish_seq, line)` stays (the lowest under `nothing`), in whatever order they arrive.
+    $1 is the commit; $2 to $4 are sequence, org and task of each batch to merge. Of the rows with one key the
+    winner stays (`sink.conflicts`), in whatever order they arrive.
     """
     schema = dataset.schema
     table, key = quoted(table_name(dataset.dataset_uuid)), names(schema.unique)
     kinds = [kind_of(column) for column in schema.columns]
     declared = [quoted(kind.column.name) for kind in kinds]
-    order, wins = ("DESC", ">") if dataset.on_conflict == "update" else ("ASC", "<")
     values = ", ".join(f"s.{name}{kind.cast}" for name, kind in zip(declared, kinds, strict=True))
     keys = ", ".join(f"s.{quoted(name)}" for name in schema.unique)
     replaced = [name for name in declared if name not in {quoted(part) for part in schema.unique}]
@@ -110,6 +110,6 @@ def _statement(dataset: BufferedDataset, staged: str) -> str:
         FROM {staged} s
         JOIN unnest($2::bigint[], $3::text[]::uuid[], $4::text[]::uuid[]) AS p(publish_seq, org_id, task_id)
           ON p.publish_seq = s._publish_seq
-        ORDER BY p.org_id, {keys}, s._publish_seq {order}, s._line {order}
+        ORDER BY p.org_id, {keys}, {best_first(dataset, "s", staged=True)}
         ON CONFLICT (org_id, {key}) DO UPDATE SET {changes}
-        WHERE (excluded._publish_seq, excluded._line) {wins} (t._publish_seq, t._line)"""  # noqa: S608 - quoted
+        WHERE {wins(dataset, "excluded", over="t")}"""  # noqa: S608 - quoted

@@ -7,11 +7,10 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from tracelake.model.dag import Schema
+from tracelake.model.dag import OnConflict, Schema
 from tracelake.wire.base import Reply, Request
 from tracelake.wire.units import Unit
 
-OnConflict = Literal["update", "nothing"]
 MAX_PUBLISHES = 1000
 
 
@@ -55,6 +54,8 @@ class BufferedDataset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     name: str
     queue: str
     on_conflict: OnConflict
+    version_column: str | None = None
+    """The column whose highest value wins under `newest`."""
     schema: Schema
     revision: int = 0
     """Grows with every change: of two declarations of one table the one with the higher revision is valid."""

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from msgspec import Meta
 
+from tracelake.model.dag import OnConflict
 from tracelake.wire.base import Cursor, Name, Reply, Request
 from tracelake.wire.jobs import EdgeRow
 from tracelake.wire.units import PayloadInput, Unit
@@ -154,7 +155,9 @@ class InvalidationRow(Reply, frozen=True, kw_only=True):
 class BufferedTableRow(Reply, frozen=True, kw_only=True):
     """The table of a buffered dataset."""
 
-    on_conflict: Literal["update", "nothing"]
+    on_conflict: OnConflict
+    version_column: str | None = None
+    """The column whose highest value stays under `newest`."""
     max_queue_depth: int | None = None
     """The number of waiting batches that stops its writers."""
     max_queue_age_seconds: int | None = None

@@ -35,8 +35,8 @@ from tracelake.wire.buffers import (
 from tracelake.wire.units import EventIn
 
 _TABLES = f"""
-    SELECT t.dataset_uuid, o.name AS org, d.name, t.schema, t.on_conflict, b.batches, b.size_bytes, b.oldest,
-           (extract(epoch FROM t.changed_at) * 1000000)::bigint AS revision
+    SELECT t.dataset_uuid, o.name AS org, d.name, t.schema, t.on_conflict, t.version_column, b.batches,
+           b.size_bytes, b.oldest, (extract(epoch FROM t.changed_at) * 1000000)::bigint AS revision
     FROM buffered_tables t JOIN datasets d USING (dataset_uuid) JOIN orgs o ON o.org_id = t.org_id
     CROSS JOIN LATERAL (
         SELECT count(*) AS batches, coalesce(sum(p.size_bytes), 0)::bigint AS size_bytes,

@@ -6,7 +6,7 @@ its cutover. Registering a version changes nothing. A table only ever grows, so 
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -16,30 +16,42 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.deploy.hashes import Address, schema_hash, storage_of
 from tracelake.dispatcher.deploy.outputs import Generation, StoredDataset
 from tracelake.dispatcher.records import columns
-from tracelake.model.dag import Dag, Problem, Publish, Schema, unlocated
+from tracelake.model.dag import Dag, OnConflict, Problem, Publish, Schema, unlocated
 from tracelake.wire.dags import DatasetChange
 
 
 @dataclass(frozen=True, slots=True)
 class BufferedTable:
     schema: Schema
-    on_conflict: Literal["update", "nothing"]
+    on_conflict: OnConflict
+    version_column: str | None = None
+
+    @property
+    def conflict_rule(self) -> str:
+        """As a document declares it."""
+        return conflict_rule(self.on_conflict, self.version_column)
+
+
+def conflict_rule(on_conflict: OnConflict, version_column: str | None) -> str:
+    return on_conflict if version_column is None else f"{{{on_conflict}: {version_column}}}"
 
 
 _TABLES = """
-    SELECT d.name, t.schema, t.on_conflict FROM buffered_tables t JOIN datasets d USING (dataset_uuid)
+    SELECT d.name, t.schema, t.on_conflict, t.version_column FROM buffered_tables t JOIN datasets d USING (dataset_uuid)
     WHERE d.org_id = $1 AND d.dag_name = $2 ORDER BY t.dataset_uuid FOR UPDATE OF t"""
 
 _GROW = """
     WITH given AS (
-        SELECT d.dataset_uuid, d.current_version, d.org_id, u.schema::json AS schema, u.schema_hash, u.on_conflict
-        FROM unnest($3::text[], $4::text[], $5::text[], $6::text[]) AS u(name, schema, schema_hash, on_conflict)
+        SELECT d.dataset_uuid, d.current_version, d.org_id, u.schema::json AS schema, u.schema_hash, u.on_conflict,
+               u.version_column
+        FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
+             AS u(name, schema, schema_hash, on_conflict, version_column)
         JOIN datasets d ON d.org_id = $1 AND d.dag_name = $2 AND d.name = u.name),
     shown AS (
         UPDATE dataset_versions v SET schema = g.schema, schema_hash = g.schema_hash
         FROM given g WHERE v.dataset_uuid = g.dataset_uuid AND v.dataset_version = g.current_version)
-    INSERT INTO buffered_tables AS t (dataset_uuid, schema, on_conflict, org_id)
-    SELECT dataset_uuid, schema, on_conflict, org_id FROM given
+    INSERT INTO buffered_tables AS t (dataset_uuid, schema, on_conflict, version_column, org_id)
+    SELECT dataset_uuid, schema, on_conflict, version_column, org_id FROM given
     ON CONFLICT (dataset_uuid) DO UPDATE
         SET schema = excluded.schema, changed_at = greatest(trace_now(), t.changed_at + interval '1 microsecond')"""
 
@@ -74,7 +86,10 @@ async def grow_tables(connection: Connection, org_id: UUID, dag: Dag) -> list[Pr
     """
     rows = await connection.fetch(_TABLES, org_id, dag.name)
     tables = {
-        row["name"]: BufferedTable(msgspec.json.decode(row["schema"], type=Schema), row["on_conflict"]) for row in rows
+        row["name"]: BufferedTable(
+            msgspec.json.decode(row["schema"], type=Schema), row["on_conflict"], row["version_column"]
+        )
+        for row in rows
     }
     changes = _plan_tables(dag, tables, strict=False)
     if changes.rows and not changes.problems:
@@ -116,9 +131,10 @@ def _plan(
 ) -> None:
     plan = (plan_table if strict else grow_table)(None if before is None else before.schema, schema)
     refusals = [TableRefusal(item.text, f"schema.{item.where}") for item in plan.refusals]
-    if before is not None and before.on_conflict != publish.on_conflict:
+    rule = conflict_rule(publish.on_conflict, publish.version_column)
+    if before is not None and before.conflict_rule != rule:
         text = (
-            f"`on_conflict` is {before.on_conflict} and cannot become {publish.on_conflict}: "
+            f"`on_conflict` is {before.conflict_rule} and cannot become {rule}: "
             "rows that lost are gone. Publish under another name instead."
         )
         refusals.append(TableRefusal(text, "on_conflict"))
@@ -127,5 +143,7 @@ def _plan(
     )
     if plan.changes and not refusals:
         encoded = msgspec.json.encode(plan.schema, order="deterministic").decode()
-        changes.rows.append((publish.name, encoded, schema_hash(plan.schema), publish.on_conflict))
+        changes.rows.append(
+            (publish.name, encoded, schema_hash(plan.schema), publish.on_conflict, publish.version_column)
+        )
         changes.texts[publish.name] = list(plan.changes)

@@ -67,7 +67,8 @@ _NODE_OUTPUTS = """
     FROM jobs j JOIN job_outputs o USING (job_id) WHERE j.node_id = ANY($1)"""
 
 _TABLES = """
-    SELECT t.dataset_uuid, t.schema, t.on_conflict FROM buffered_tables t JOIN datasets d USING (dataset_uuid)
+    SELECT t.dataset_uuid, t.schema, t.on_conflict, t.version_column
+    FROM buffered_tables t JOIN datasets d USING (dataset_uuid)
     WHERE d.org_id = $1 AND d.dag_name = $2"""
 
 # The first event, and not just any: the order is what leads to the index, also where most events are of one generation.
@@ -207,7 +208,9 @@ async def load_registry(
     active = None if pointers.active is None else await _active(connection, pointers.active)
     nodes = await _nodes(connection, org_id, document.name, hashes)
     tables = {
-        row["dataset_uuid"]: BufferedTable(msgspec.json.decode(row["schema"], type=Schema), row["on_conflict"])
+        row["dataset_uuid"]: BufferedTable(
+            msgspec.json.decode(row["schema"], type=Schema), row["on_conflict"], row["version_column"]
+        )
         for row in await connection.fetch(_TABLES, org_id, document.name)
     }
     own = [row.dataset_uuid for row in datasets.rows.values() if row.dag == document.name]

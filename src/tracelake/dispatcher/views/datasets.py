@@ -80,8 +80,8 @@ _DATASETS = f"""
     ORDER BY d.name"""  # noqa: S608 - constants only
 
 _TABLE = """
-    SELECT t.on_conflict, t.max_depth AS max_queue_depth, t.max_age_seconds AS max_queue_age_seconds, o.name AS org,
-           c.commit_seq AS last_commit, c.committed_at
+    SELECT t.on_conflict, t.version_column, t.max_depth AS max_queue_depth,
+           t.max_age_seconds AS max_queue_age_seconds, o.name AS org, c.commit_seq AS last_commit, c.committed_at
     FROM buffered_tables t JOIN orgs o USING (org_id)
     LEFT JOIN LATERAL (
         SELECT p.commit_seq, p.committed_at FROM buffer_publishes p
