@@ -129,5 +129,6 @@ SPEC = OperatorSpec(
     output_storage="s3",
     only_files=True,
     trusted=True,
+    checks="rows",
 )
 ALIAS = replace(SPEC, name="cryo_ingest", summary="An alias of `evm_ingest`.")

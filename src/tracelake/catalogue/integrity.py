@@ -36,4 +36,5 @@ SPEC = OperatorSpec(
     runtimes=WORKERS,
     output_storage="s3",
     only_files=True,
+    checks="sql",
 )

@@ -110,6 +110,9 @@ class OperatorSpec:
     trusted: bool = False
     """It runs the platform's own code and treats users' text as data: tasks of several orgs may share a process."""
 
+    checks: Literal["none", "rows", "sql"] = "none"
+    """What `checks` its outputs may have, besides those about time. `rows`: those without SQL of users, since it
+    runs in a process that orgs share."""
     reads_deliveries: bool = False
     """Its input is a webhook source of the same DAG with `unit: delivery`: it reads the bodies."""
     internal: bool = False

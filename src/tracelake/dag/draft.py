@@ -10,7 +10,7 @@ from tracelake.dag.nodes import ScalarNode
 from tracelake.dag.surroundings import Surroundings
 from tracelake.dag.where import ReadWhere
 from tracelake.errors import TraceError
-from tracelake.model.dag import Activation, Column, OutputAddress, ReadMode, Schema, SourceKind
+from tracelake.model.dag import Activation, CheckKind, Column, OutputAddress, ReadMode, Schema, SourceKind
 
 
 @dataclass(slots=True)
@@ -113,6 +113,20 @@ class PublishDraft:
 
 
 @dataclass(slots=True)
+class CheckDraft:
+    """A check of one output."""
+
+    record: Record
+    kind: CheckKind
+    output: OutputAddress
+    entry: PublishDraft | None
+    """What the output is published as."""
+    target: InputDraft | None = None
+    """Of a relationship: the other dataset."""
+    name: str = ""
+
+
+@dataclass(slots=True)
 class Draft:
     record: Record
     surroundings: Surroundings
@@ -125,6 +139,8 @@ class Draft:
     knows_all_names: bool = True
     """Every job could be read and has a name."""
     publishers: dict[OutputAddress, PublishDraft] = field(default_factory=dict)
+    checks: list[CheckDraft] = field(default_factory=list)
+    """Those that could be read; one of a dataset with several writers is here once for each."""
     _columns: dict[int, Mapping[str, Column]] = field(default_factory=dict)
 
     @property

@@ -90,7 +90,7 @@ def _resolve_input(draft: Draft, job: JobDraft, record: Record) -> InputDraft | 
         if address is None:
             return None
         resolved.output = draft.canonical_address(address)
-    elif not _resolve_dataset(draft, origin, resolved):
+    elif not resolve_dataset(draft, origin, resolved):
         return None
     _check_filter(draft, resolved)
     return resolved
@@ -107,7 +107,8 @@ def _resolve_self(job: JobDraft, record: Record) -> InputDraft | None:
     return InputDraft(record.place, output, where=record.get("where"), record=record, read=ReadMode.PREVIOUS)
 
 
-def _resolve_dataset(draft: Draft, origin: Record, resolved: InputDraft) -> bool:
+def resolve_dataset(draft: Draft, origin: Record, resolved: InputDraft, *, report: bool = True) -> bool:
+    """Whether `dataset` names one that the DAG may read; what is wrong is reported, unless it was already."""
     if origin.has("output_index"):
         origin.at("output_index").problem("wrong_type", "A dataset has no `output_index`.", "Leave it out.")
     name = origin.get("dataset")
@@ -124,6 +125,8 @@ def _resolve_dataset(draft: Draft, origin: Record, resolved: InputDraft) -> bool
         resolved.dataset = name
         return True
     place = origin.at("dataset")
+    if not report:
+        return False
     if dataset is not None:
         message = f"This DAG made the dataset {shown(name)} before, but does not publish it in this document."
         place.problem("unknown_dataset", message, "Publish it, or read the job's output: `from: {job: ...}`.")
@@ -195,6 +198,10 @@ class Graph:
                     continue
                 for address in _writers(draft, item):
                     self.upstream[name].setdefault(address.job, item.place)
+        # Rows that are checked against what is made of them could never be committed.
+        for check in draft.checks:
+            for address in () if check.target is None else _writers(draft, check.target):
+                self.upstream[check.output.job].setdefault(address.job, check.target.place)  # type: ignore[union-attr]
 
     def in_order(self) -> list[str]:
         """Topological order, ties broken by name. Jobs on a cycle and their readers are left out."""

@@ -1,6 +1,7 @@
 """The fields of the language: kind, limits and help of each. The reader and the JSON Schema both use this table."""
 
 from tracelake.catalogue import document_operators
+from tracelake.dag.check_fields import DATASET_CHECKS, JOB_CHECKS
 from tracelake.dag.columns import COLUMN_NAME, MAX_COLUMNS, SCHEMA
 from tracelake.dag.kinds import (
     INDEX,
@@ -258,6 +259,7 @@ JOB = Fields(
         "udf": Field(UDF, "Of operator udf: the function to run."),
         "secrets": Field(ListOf(SECRET_NAME, 0, 64, distinct=True), "Names of secrets that its tasks get."),
         "bootstrap": Field(BOOTSTRAP, "What happens when a version is activated first."),
+        "checks": Field(JOB_CHECKS, "What must hold for the rows of its outputs before they are committed."),
         **SHARED_FIELDS,
     },
     "a job",
@@ -295,6 +297,7 @@ PUBLISH = Fields(
         "description": Field(DESCRIPTION, "What it holds, for its readers."),
         "owner": Field(Text("an owner", max_length=200), "Who answers for it: a team, a person, an address."),
         "columns": Field(DescriptionsKind(), "What its columns hold: map of column name to description."),
+        "checks": Field(DATASET_CHECKS, "What must hold for its rows before they are committed."),
     },
     "a published dataset: {from, storage}",
 )

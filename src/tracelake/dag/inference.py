@@ -78,12 +78,19 @@ class ColumnInference:
             return self._of_schema(entry.schema)
         return inferred or UNKNOWN_COLUMNS
 
+    def of_rows(self, address: OutputAddress) -> DatasetColumns:
+        """The columns of the rows that the job itself makes, before a table takes them."""
+        entry = self.draft.publishers.get(address)
+        buffered = entry is not None and entry.buffered
+        return self.outputs.get(address, UNKNOWN_COLUMNS) if buffered else self.of_output(address)
+
     def _of_schema(self, schema: Schema) -> DatasetColumns:
         if id(schema) not in self._declared:
             self._declared[id(schema)] = declared_columns(schema)
         return self._declared[id(schema)]
 
-    def _of_input(self, item: InputDraft) -> DatasetColumns:
+    def of_input(self, item: InputDraft) -> DatasetColumns:
+        """The columns that a reader of the input sees."""
         if item.is_previous:
             return previous_columns(item)
         if item.output is not None:
@@ -98,12 +105,12 @@ class ColumnInference:
         inputs = []
         for item in job.inputs:
             entry = None if item.output is None else self.draft.publishers.get(item.output)
-            columns = self._of_input(item)
+            columns = self.of_input(item)
             self._check_where(item, columns)
             inputs.append(JobInput(item.dataset if entry is None else entry.name, columns))
         operator = CATALOGUE.get(job.record.get("operator", ""))
         config = None if operator is None or job.only_emits else job.config(operator)
-        if config is None or not self._is_affordable(config):
+        if config is None or not self.is_affordable(getattr(config, "query", "")):
             return
         if len(inputs) != len(job.record.get("inputs") or ()):  # some are invalid, and their places unknown
             inputs = [JobInput(None)] * len(job.record.get("inputs") or ())
@@ -115,8 +122,9 @@ class ColumnInference:
             self.outputs[address] = result.columns
             self._report(job, address, config, result)
 
-    def _is_affordable(self, config: OperatorConfig) -> bool:
-        self._analysed += len(getattr(config, "query", ""))
+    def is_affordable(self, query: str) -> bool:
+        """Whether the query may be analysed too."""
+        self._analysed += len(query)
         return self._analysed <= MAX_ANALYSED
 
     def _report(self, job: JobDraft, address: OutputAddress, config: OperatorConfig, result: ResultColumns) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from tracelake.dag.checks import JobChecks, compare_checks, read_checks
 from tracelake.dag.columns import MAX_COLUMNS
 from tracelake.dag.draft import Draft, JobDraft, PublishDraft
 from tracelake.dag.edges import Graph, resolve_inputs
@@ -64,11 +65,13 @@ def read_typed_dag(text: bytes, surroundings: Surroundings) -> TypedDag:
     draft, graph = _read_draft(record, surroundings)
     inference = ColumnInference(draft)
     inference.run(graph.in_order())
+    compare_checks(draft, inference)
     if problems:
         raise DagInvalidError(problems.sorted())
+    checks = JobChecks(draft)
     dag = Dag(
         name=record.values["name"],
-        jobs=tuple(_build_job(draft, draft.by_name[name]) for name in graph.in_order()),
+        jobs=tuple(_build_job(draft, draft.by_name[name], checks) for name in graph.in_order()),
         publish=tuple(_build_publish(draft.publish[name]) for name in sorted(draft.publish)),
     )
     outputs = (OutputAddress(job=job.name, output_index=index) for job in dag.jobs for index in range(job.outputs))
@@ -111,12 +114,13 @@ def _read_draft(record: Record, surroundings: Surroundings) -> tuple[Draft, Grap
     for job in jobs:
         check_job(draft, job, webhook_paths)
         check_windows(draft, job)
+    read_checks(draft)
     graph = Graph(draft)
     graph.report_cycles()
     return draft, graph
 
 
-def _build_job(draft: Draft, job: JobDraft) -> JobDocument:
+def _build_job(draft: Draft, job: JobDraft, checks: JobChecks) -> JobDocument:
     record = job.record
     name, activation, outputs = record.values["name"], Activation(record.values["activation"]), job.outputs
     assert outputs is not None
@@ -159,6 +163,7 @@ def _build_job(draft: Draft, job: JobDraft) -> JobDocument:
         max_attempts=job.setting("max_attempts"),
         reset_outputs=reset_outputs,
         units=build_units(record.get("units")),
+        checks=checks.of(name),
     )
 
 

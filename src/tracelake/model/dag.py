@@ -137,6 +137,53 @@ class UnitGrid(DocumentPart, frozen=True, kw_only=True):
     """complete: computed once its inputs cover it and have passed its end. updated: computed as its inputs grow."""
 
 
+class CheckKind(StrEnum):
+    """What a check says of the rows of an output."""
+
+    NOT_NULL = "not_null"
+    UNIQUE = "unique"
+    ACCEPTED_VALUES = "accepted_values"
+    RANGE = "range"
+    ROW_COUNT = "row_count"
+    RELATIONSHIP = "relationship"
+    FRESHNESS = "freshness"
+    SQL = "sql"
+
+    @property
+    def is_of_rows(self) -> bool:
+        """An attempt evaluates it on the rows that it wrote; the others are about time."""
+        return self is not CheckKind.FRESHNESS
+
+
+CheckSeverity = Literal["error", "warn"]
+
+
+class OutputCheck(DocumentPart, frozen=True, kw_only=True):
+    """A statement about an output of a job, which each attempt has to make true before its unit is committed."""
+
+    name: str
+    kind: CheckKind
+    severity: CheckSeverity = "error"
+    output_index: int = 0
+    columns: tuple[str, ...] = ()
+    """Of `not_null`, `unique`, `accepted_values`, `range` and `relationship`."""
+    values: tuple[Scalar, ...] = ()
+    """Of `accepted_values`."""
+    min: Scalar = None
+    max: Scalar = None
+    """Of `range` and `row_count`, both included."""
+    scope: Literal["unit", "dataset"] = "unit"
+    """Of `unique`: whether rows of other units count."""
+    dataset: str | None = None
+    """Of `relationship`: the dataset that has the values."""
+    target: str | None = None
+    """Of `relationship`: its column."""
+    max_age_seconds: int | None = None
+    """Of `freshness`."""
+    query: str | None = None
+    """Of `sql`: a SELECT that returns the offending rows."""
+
+
 class Source(DocumentPart, frozen=True, kw_only=True):
     kind: SourceKind
     schedule: str | None = None
@@ -185,6 +232,8 @@ class JobDocument(DocumentPart, frozen=True, kw_only=True):
     max_queue_age_seconds: int | None = None
     reset_outputs: bool = False
     units: UnitGrid | None = None
+    checks: tuple[OutputCheck, ...] = ()
+    """Of its outputs, also those that a document has at the published dataset. No row depends on them."""
 
     @property
     def only_emits(self) -> bool:

@@ -121,4 +121,5 @@ SPEC = OperatorSpec(
     "Runs a SELECT over its inputs and writes the result.",
     runtimes=WORKERS,
     output_storage="s3",
+    checks="sql",
 )
