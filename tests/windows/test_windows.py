@@ -71,6 +71,21 @@ def test_hours_are_found_by_the_times_of_units(windows: WindowFlow) -> None:
     assert windows.rows("model") == {(0, 3599): "(a,B)", (3600, 7199): "(B,c,d)"}
 
 
+def test_hours_inside_a_unit_do_not_wait_for_the_unit_before(windows: WindowFlow) -> None:
+    """Hours that begin within a unit need no block before it, and the unit before says nothing about them."""
+    deploy(windows, "units: {by: time, grain: hour}\n    inputs: [{from: {job: blocks}, by: timestamp}]")
+    put(windows, 0, 399, "a")
+    put(windows, 1500, 1999, "d")
+    put(windows, 500, 1499, "c")
+    assert windows.run_windows("model") == 4, "the first hour, and those from 7200 s on but the last"
+    put(windows, 400, 499, "b")
+    assert windows.run_windows("model") == 1
+    assert windows.rows("model") == {
+        (0, 3599): "(a)", (3600, 7199): "(a,b,c)", (7200, 10799): "(c)", (10800, 14399): "(c)", (14400, 17999): "(c,d)"
+    }  # fmt: skip
+    assert windows.pending() == [(18000, 21599, "input_not_passed")]
+
+
 def test_an_hour_without_blocks_is_computed_and_empty(windows: WindowFlow) -> None:
     deploy(windows, "units: {by: time, grain: hour}\n    inputs: [{from: {job: blocks}}]")
     windows.times = lambda start, _end: (start * 1000, start * 1000 + 500)
@@ -188,7 +203,7 @@ def test_what_a_window_waits_for_is_explained(windows: WindowFlow) -> None:
     deploy(windows, "units: {by: time, grain: day, time_zone: Europe/Berlin}\n    inputs: [{from: {job: blocks}}]")
     put(windows, 0, 999, "a")
     assert "1970-01-01 is not over" in why(windows)["window_open"]
-    put(windows, 2000, 20_000, "c")
+    put(windows, 20_000, 30_000, "c")
     assert why(windows)["unit_waits"].startswith("The unit 1970-01-01, and ")
     assert "a unit of an input is missing" in why(windows)["unit_waits"]
 

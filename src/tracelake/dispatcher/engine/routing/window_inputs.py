@@ -295,8 +295,10 @@ class WindowInputs:
         if complete:
             assert low is not None
             assert behind is not None
-            # The block before the first unit is there as well, so nothing is missing between it and the window.
-            if await self._gaps(generation, Window(max(first, low.start - 1), behind.end)):
+            # If the window begins before the first unit does, the block before that one is there as well, so nothing is
+            # missing between them. A window that begins within the unit would never hear of the units before.
+            begins_within = low.time_min is not None and low.time_min < span.start
+            if await self._gaps(generation, Window(max(first, low.start - (not begins_within)), behind.end)):
                 raise Obstacle(GAP)
         if low is None or last is None or low.start > last.start:
             return await self._nearest(generation, first if behind is None else behind.start)
