@@ -4,6 +4,7 @@ No Spark runs here. A task's "rows" are a text in the one file that it commits: 
 can compare what a dataset is made of with what it should be made of.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -26,6 +27,8 @@ class WindowFlow(Flow):
     contents: dict[str, str] = field(default_factory=dict)
     """By address: the text of each committed file."""
     times: Any = unit_times
+    compute: Callable[[list[str]], str] = lambda inputs: f"({'|'.join(inputs)})"
+    """The rows of a task, from what its inputs are."""
 
     def commit_source(self, dag: str, job: str, start: int, end: int, text: str, source: str = "src") -> None:
         """One unit of blocks, computed by a job that reads a source; again if it is there."""
@@ -56,8 +59,9 @@ class WindowFlow(Flow):
             place = {name: output[name] for name in ("dataset_uuid", "dataset_version")}
             ref = {"scheme": "s3", "bucket": bucket, "prefix": key, "glob": "*.parquet"}
             times = {}
-            if "scope" not in task["inputs"][0] and self.times is not None:
-                times = dict(zip(("time_min", "time_max"), self.times(start, end), strict=True))
+            known = self.times(start, end) if "scope" not in task["inputs"][0] and self.times is not None else None
+            if known is not None:
+                times = dict(zip(("time_min", "time_max"), known, strict=True))
             published.append(place | {"range_start": start, "range_end": end, "storage_ref": ref} | times)
             events.append(place | block(start, end))
         self.complete(task_id, lease, datasets_published=published, events=events)
@@ -80,7 +84,7 @@ class WindowFlow(Flow):
         """Runs a task of windows: its rows are what its inputs are, in order."""
         lease = self.claim(task_id)
         inputs = [",".join(self.read(task_id, lease, item)) for item in lease["task"]["inputs"]]
-        text = f"({'|'.join(inputs)})"
+        text = self.compute(inputs)
         self.finish(task_id, text, lease)
         return text
 

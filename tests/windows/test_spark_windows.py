@@ -79,7 +79,7 @@ UNITS = """
     SELECT u.range_start, u.range_end, m.objects
     FROM datasets d JOIN dataset_units u ON u.dataset_uuid = d.dataset_uuid AND u.dataset_version = d.current_version
     JOIN manifests m USING (manifest_id) WHERE d.name = $1 ORDER BY 1"""
-# Nothing is open: no task, no edge that has events to show, no unit that the drain looks at now or after a task has ended.
+# Nothing is open: no task, no edge behind its events, no unit that the drain looks at now or when a task has ended.
 UNSETTLED = """
     SELECT EXISTS (SELECT FROM tasks WHERE finished_at IS NULL)
         OR EXISTS (SELECT FROM edges WHERE position IS NOT NULL AND phase <> 'Parked')

@@ -1,5 +1,6 @@
 """Which nodes and generations stand behind a node: remembered until a deploy changes them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
@@ -9,10 +10,13 @@ import msgspec
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Generation
 from tracelake.model.dag import ReadMode, UnitGrid
+from tracelake.model.windows import Window, shift_window, window_at
 
 _EDGES = """
     SELECT e.node_id, e.dataset_uuid, e.dataset_version, v.node_id AS producer,
-           coalesce(j.document->'inputs'->e.input_index->>'read', 'unit') AS read, j.document->'units' AS units
+           coalesce(j.document->'inputs'->e.input_index->>'read', 'unit') AS read,
+           coalesce((j.document->'inputs'->e.input_index->>'lookback')::int, 0) AS lookback,
+           j.document->'units' AS units
     FROM edges e JOIN dataset_versions v USING (dataset_uuid, dataset_version) JOIN jobs j USING (job_id)
     WHERE e.org_id = $1 AND e.phase <> 'Parked' ORDER BY e.node_id, e.input_index"""
 
@@ -24,6 +28,7 @@ _GRID = msgspec.json.Decoder(UnitGrid | None)
 class UpstreamInput(NamedTuple):
     generation: Generation
     read: ReadMode
+    lookback: int = 0
 
 
 @dataclass(eq=False)
@@ -50,6 +55,42 @@ class UpstreamGraph:
                     waiting.append(producer)
         self._ancestors[node_id] = frozenset(reached)
         return self._ancestors[node_id]
+
+    def trace_back(self, node_id: UUID, direct: Mapping[UUID, Window]) -> dict[UUID, Window]:
+        """For each ancestor, the range of its units that what the node reads is made from.
+
+        `direct` are the ranges that the node reads of its producers. They widen on the way back: by the windows of each
+        node, by lookback, and to the beginning where a node reads history or its own unit before. A range of blocks
+        behind a range of seconds is not known here, so such ancestors are left out.
+        """
+        spans = dict(direct)
+        for ancestor in sorted(self.ancestors(node_id), key=lambda node: (-len(self.ancestors(node)), node)):
+            if ancestor not in spans:
+                continue
+            span, grid = spans[ancestor], self.grids.get(ancestor)
+            if grid is not None:
+                span = Window(window_at(grid, span.start).start, window_at(grid, span.end).end)
+            inputs = self.inputs.get(ancestor, ())
+            sequential = any(item.read is ReadMode.PREVIOUS for item in inputs)
+            for item in inputs:
+                producer = self.producers.get(item.generation)
+                if producer in (None, ancestor) or self.counts_seconds(producer) != self.counts_seconds(ancestor):
+                    continue
+                start = span.start
+                if sequential or item.read in (ReadMode.HISTORY, ReadMode.LATEST):
+                    start = 0
+                elif item.lookback and grid is not None:
+                    start = shift_window(grid, Window(*span), -item.lookback).start
+                known = spans.get(producer, Window(start, span.end))
+                spans[producer] = Window(min(known.start, start), max(known.end, span.end))
+        return spans
+
+    def counts_seconds(self, node_id: UUID) -> bool:
+        """Whether the units of a node are windows of time."""
+        grid = self.grids.get(node_id)
+        if grid is not None:
+            return grid.by == "time"
+        return any(self.is_in_seconds(generation) for generation in self.extents(node_id))
 
     def extents(self, node_id: UUID) -> list[Generation]:
         """The generations whose units become units of what the node makes."""
@@ -90,7 +131,7 @@ class UpstreamGraphs:
         graph = UpstreamGraph()
         for row in await connection.fetch(_EDGES, org_id):
             generation = (row["dataset_uuid"], row["dataset_version"])
-            item = UpstreamInput(generation, ReadMode(row["read"]))
+            item = UpstreamInput(generation, ReadMode(row["read"]), row["lookback"])
             graph.inputs.setdefault(row["node_id"], []).append(item)
             if row["producer"] is not None:
                 graph.producers[generation] = row["producer"]

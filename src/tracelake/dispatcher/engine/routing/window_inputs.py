@@ -71,6 +71,20 @@ _OPEN = """
         ORDER BY unit_end LIMIT 1) t
     WHERE t.unit_start <= n.range_end LIMIT 1"""
 
+# Units upstream that will get a task, each with the open task whose end decides on it: its own, or for a unit behind
+# others of its node, the task of the nearest of these.
+_PENDING = """
+    SELECT p.root FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS n(node_id, range_start, range_end)
+    CROSS JOIN LATERAL (
+        SELECT coalesce(u.waits_for, CASE WHEN u.reason = $5 THEN coalesce(
+            (SELECT t.task_id FROM tasks t WHERE t.node_id = u.node_id AND t.finished_at IS NULL
+               AND t.unit_end < u.unit_start ORDER BY t.unit_end DESC LIMIT 1),
+            (SELECT q.waits_for FROM pending_units q WHERE q.node_id = u.node_id AND q.unit_start < u.unit_start
+               AND q.waits_for IS NOT NULL ORDER BY q.unit_start DESC LIMIT 1)) END) AS root
+        FROM pending_units u
+        WHERE u.node_id = n.node_id AND u.unit_start <= n.range_end AND u.unit_end >= n.range_start) p
+    WHERE p.root::text <> ALL($4::text[]) LIMIT 1"""
+
 _OWN_TASK = """
     SELECT task_id FROM tasks
     WHERE node_id = $1 AND finished_at IS NULL AND unit_end = $3 AND unit_start = $2 AND edge = -1
@@ -116,15 +130,12 @@ class WindowInputs:
         own = await self.connection.fetchval(_OWN_TASK, *place, False)
         if own is not None:
             raise Obstacle("own_task", own)
-        blocks, seconds = self._spans(consumer, window, scopes)
-        questions = []
-        for node_id in self.graph.ancestors(consumer.node_id):
-            span = seconds if self._counts_seconds(node_id) else blocks
-            if span is not None:
-                questions.append((node_id, *span))
+        questions = [(node_id, *span) for node_id, span in self._trace_back(consumer, window, scopes).items()]
         if questions:
-            nodes, starts, ends = zip(*questions, strict=True)
-            open_task = await self.connection.fetchval(_OPEN, list(nodes), list(starts), list(ends), list(producers))
+            spans = [list(column) for column in zip(*questions, strict=True)]
+            open_task = await self.connection.fetchval(_OPEN, *spans, list(producers))
+            if open_task is None:
+                open_task = await self.connection.fetchval(_PENDING, *spans, list(producers), PREVIOUS_OPEN)
             if open_task is not None:
                 raise Obstacle("upstream_task", open_task)
 
@@ -138,25 +149,33 @@ class WindowInputs:
             if consumer.spec(item).read is ReadMode.UNIT
         )
 
-    def _counts_seconds(self, node_id: UUID) -> bool:
-        grid = self.graph.grids.get(node_id)
-        if grid is not None:
-            return grid.by == "time"
-        return any(self.graph.is_in_seconds(generation) for generation in self.graph.extents(node_id))
-
-    def _spans(
-        self, consumer: Consumer, window: Window, scopes: Sequence[ReadScope | None]
-    ) -> tuple[Window | None, Window | None]:
-        """The blocks and the seconds that the window is made from."""
-        spans: dict[bool, list[Window]] = {False: [], True: []}
+    def _trace_back(self, consumer: Consumer, window: Window, scopes: Sequence[ReadScope | None]) -> dict[UUID, Window]:
+        """The range of each ancestor's units that the window is made from."""
         in_seconds = self.is_in_seconds(consumer)
-        spans[in_seconds].append(window)
+        sequential = any(consumer.spec(item).read is ReadMode.PREVIOUS for item in consumer.inputs)
+        read: dict[bool, list[Window]] = {False: [], True: []}
+        read[in_seconds].append(window)
+        direct: dict[UUID, Window] = {}
         for item, scope in zip(consumer.inputs, scopes, strict=True):
+            producer = self.graph.producers.get(item.generation)
             if consumer.spec(item).read is ReadMode.PREVIOUS:
                 continue
+            span = window
             if scope is not None and scope.start is not None and scope.end is not None:
-                spans[scope.in_seconds].append(Window(scope.start, scope.end))
-        return _hull(spans[False]), _hull(spans[True])
+                span = Window(scope.start, scope.end)
+                read[scope.in_seconds].append(span)
+            elif producer is not None and self.graph.counts_seconds(producer) != in_seconds:
+                continue
+            if sequential:
+                span = Window(0, span.end)
+            if producer is not None:
+                direct[producer] = _hull([span, direct.get(producer, span)])
+        known = self.graph.trace_back(consumer.node_id, direct)
+        for node_id in self.graph.ancestors(consumer.node_id) - known.keys():
+            spans = read[self.graph.counts_seconds(node_id)]
+            if spans:
+                known[node_id] = _hull(spans)
+        return known
 
     # --- inputs
 
@@ -295,10 +314,11 @@ class WindowInputs:
         if complete:
             assert low is not None
             assert behind is not None
-            # If the window begins before the first unit does, the block before that one is there as well, so nothing is
-            # missing between them. A window that begins within the unit would never hear of the units before.
-            begins_within = low.time_min is not None and low.time_min < span.start
-            if await self._gaps(generation, Window(max(first, low.start - (not begins_within)), behind.end)):
+            # A unit that begins before the window shows that nothing of the window is missing in front of it. Behind
+            # any other, the block before must be there as well.
+            begins_before = low.time_min is not None and low.time_min < span.start
+            covered = Window(low.start if begins_before else max(first, low.start - 1), behind.end)
+            if await self._gaps(generation, covered):
                 raise Obstacle(GAP)
         if low is None or last is None or low.start > last.start:
             return await self._nearest(generation, first if behind is None else behind.start)
@@ -376,7 +396,5 @@ class _FoundUnits(NamedTuple):
     empty: bool = False
 
 
-def _hull(spans: Sequence[Window]) -> Window | None:
-    if not spans:
-        return None
+def _hull(spans: Sequence[Window]) -> Window:
     return Window(min(span.start for span in spans), max(span.end for span in spans))
