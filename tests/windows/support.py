@@ -88,16 +88,17 @@ class WindowFlow(Flow):
         self.finish(task_id, text, lease)
         return text
 
-    def run_windows(self, *jobs: str, pick: Any = min) -> int:
+    def run_windows(self, *jobs: str, pick: Any = min, at_most: int = 1000) -> int:
         """Runs whatever is ready of these jobs, one task after another, until nothing is."""
         done = 0
-        while True:
+        while done < at_most:
             self.drain()
             ready = [task["task_id"] for job in jobs for task in self.tasks(job, "Queued") if not task["held"]]
             if not ready:
                 return done
             self.run(pick(ready))
             done += 1
+        return done
 
     def rows(self, dataset: str) -> dict[tuple[int, int], str]:
         """What each unit of a dataset's current generation consists of."""

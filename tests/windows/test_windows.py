@@ -150,6 +150,19 @@ def test_the_unit_before_is_read_in_order(windows: WindowFlow) -> None:
     assert list(windows.rows("model").values()) == ["(a|)", "(B|(a|))", "(c|(B|(a|)))", "(d|(c|(B|(a|))))"]
 
 
+@pytest.mark.parametrize("units", ["{by: blocks, size: 360, when: updated}", "{by: time, grain: hour, when: updated}"])
+def test_a_running_state_that_is_updated_ends_where_its_inputs_end(windows: WindowFlow, units: str) -> None:
+    deploy(windows, SELF.replace("{by: blocks, size: 10}", units))
+    put(windows, 0, 99, "a")
+    assert windows.run_windows("model", at_most=3) == 1, "the next window has not begun"
+    (size,) = {end + 1 for _, end in windows.rows("model")}
+    assert windows.rows("model") == {(0, size - 1): "(a|)"}
+    assert windows.pending() == [(size, 2 * size - 1, "input_not_passed")]
+    put(windows, 100, 399, "b")
+    assert windows.run_windows("model", at_most=4) == 2
+    assert windows.rows("model") == {(0, size - 1): "(a,b|)", (size, 2 * size - 1): "(b|(a,b|))"}
+
+
 def test_a_window_that_is_updated_grows(windows: WindowFlow) -> None:
     deploy(windows, "units: {by: blocks, size: 30, when: updated}\n    inputs: [{from: {job: blocks}}]")
     put(windows, 0, 9, "a")

@@ -22,7 +22,7 @@ from tracelake.dispatcher.engine.routing.coverage import Presence
 from tracelake.dispatcher.engine.routing.directory import Consumer, ConsumerInput
 from tracelake.dispatcher.engine.routing.upstream_graph import UpstreamGraph
 from tracelake.model.dag import Input, ReadMode
-from tracelake.model.windows import Window, previous_window, shift_window, window_at
+from tracelake.model.windows import LAST_POSITION, Window, previous_window, shift_window, window_at
 from tracelake.wire.units import ReadScope
 
 NOT_ANNOUNCED = "input_empty"
@@ -117,6 +117,7 @@ class WindowInputs:
 
     async def resolve(self, consumer: Consumer, window: Window) -> list[ReadScope | None]:
         """What each input is for the window, in order. Raises Obstacle if one of them is not there."""
+        await self._check_begun(consumer, window)
         return [await self._resolve(consumer, item, window) for item in consumer.inputs]
 
     async def find_open_work(
@@ -178,6 +179,28 @@ class WindowInputs:
         return known
 
     # --- inputs
+
+    async def _check_begun(self, consumer: Consumer, window: Window) -> None:
+        """Raises Obstacle if no input has reached a window that is computed as its inputs grow.
+
+        Otherwise each unit of a running state would bring along the next one, without end.
+        """
+        grid = consumer.job.units
+        if grid is None or grid.when == "complete":
+            return
+        reason = NOT_PASSED
+        for item in consumer.inputs:
+            if consumer.spec(item).read not in (ReadMode.UNIT, ReadMode.WINDOW, ReadMode.HISTORY):
+                continue
+            if grid.by == "time" and not self.graph.is_in_seconds(item.generation):
+                if await self._unit_by_time(item.generation, window.start) is not None:
+                    return
+                reason = await self._why_not_passed(item.generation)
+            else:
+                newest = await self._unit_at(item.generation, LAST_POSITION)
+                if newest is not None and newest.end >= window.start:
+                    return
+        raise Obstacle(reason)
 
     async def _resolve(self, consumer: Consumer, item: ConsumerInput, window: Window) -> ReadScope | None:
         spec = consumer.spec(item)
@@ -302,7 +325,7 @@ class WindowInputs:
         if behind is None and complete:
             raise Obstacle(await self._why_not_passed(generation))
         if behind is None:
-            last = await self._unit_at(generation, 2**63 - 1)
+            last = await self._unit_at(generation, LAST_POSITION)
         elif behind.time_min is not None and behind.time_min <= span.end:
             last = behind
         else:
@@ -325,13 +348,13 @@ class WindowInputs:
         return _FoundUnits(Window(low.start, last.end))
 
     async def _why_not_passed(self, generation: Generation) -> str:
-        newest = await self._unit_at(generation, 2**63 - 1)
+        newest = await self._unit_at(generation, LAST_POSITION)
         return NO_TIMES if newest is not None and newest.time_max is None else NOT_PASSED
 
     async def _nearest(self, generation: Generation, position: int) -> "_FoundUnits":
         """A unit that tells the columns of an input without rows."""
         unit = await self._unit_at(generation, position)
-        unit = unit or await self._unit_at(generation, 2**63 - 1)
+        unit = unit or await self._unit_at(generation, LAST_POSITION)
         if unit is None:
             raise Obstacle(NOT_ANNOUNCED)
         return _FoundUnits(Window(unit.start, unit.end), empty=True)
