@@ -262,6 +262,7 @@ def test_datasets(world: World) -> None:
         "staged_version": str(staged.dataset_version),
         "generations": 2,
         "blocks": 201,
+        "gap_count": 1,
     }
     assert (ticks["max_cursor"], ticks["generations"]) == (7, 1)
     assert "updated_at" in ticks

@@ -28,6 +28,7 @@ from tracelake.wire.datasets import (
     EventsPage,
     GapRow,
     GenerationRow,
+    GivenUpUnit,
     InvalidationRow,
     LineageEdge,
     LineageReply,
@@ -315,9 +316,11 @@ def dataset(**changes: Any) -> DatasetDetail:
             first_block=1000,
             last_block=2009,
             gap_count=1,
-            gaps=[GapRow(start=1500, end=1509)],
+            gaps=[GapRow(start=1500, end=1509, text="1500-1509")],
             committed_at=EARLIER,
         ),
+        given_up=[GivenUpUnit(job="pools/prices", unit="1500-1509", task_id=uuid(1), state="skipped", at=EARLIER)],
+        given_up_count=1,
         schema={"columns": [{"name": "price", "type": "float64", "nullable": False}], "unique": ["price"]},
         generations=[
             GenerationRow(

@@ -43,7 +43,8 @@ class WindowFlow(Flow):
             )
         self.finish(task_id, text)
 
-    def finish(self, task_id: UUID | str, text: str, lease: Any = None) -> None:
+    def finish(self, task_id: UUID | str, text: str, lease: Any = None, file: bytes | None = None) -> None:
+        """Completes the task of a unit; `file` is what its file holds, instead of the text."""
         lease = lease or self.claim(task_id)
         task = lease["task"]
         unit = task["inputs"][0]["unit"]
@@ -52,7 +53,7 @@ class WindowFlow(Flow):
         for output in task["outputs"]:
             prefix = output["storage"]["write_prefix"]
             uri = f"{prefix}rows.parquet"
-            self.harness.run(self.harness.objects.put(uri, text.encode()))
+            self.harness.run(self.harness.objects.put(uri, text.encode() if file is None else file))
             self.harness.run(self.harness.objects.put(f"{prefix}_SUCCESS", b""))
             self.contents[uri] = text
             bucket, _, key = prefix.removeprefix("s3://").partition("/")

@@ -87,6 +87,7 @@ def datasets_listing(reply: DatasetsReply) -> Listing:
         ListingColumn("storage", lambda row: row.storage, whole=True),
         ListingColumn("written by", _writer),
         ListingColumn("blocks", lambda row: row.blocks, right=True),
+        ListingColumn("gaps", lambda row: Text(_gaps(row), style="yellow"), whole=True),
         ListingColumn("up to", _up_to, right=True),
         ListingColumn("generations", lambda row: row.generations, right=True),
         ListingColumn("batches", _batches, whole=True),
@@ -95,6 +96,13 @@ def datasets_listing(reply: DatasetsReply) -> Listing:
         ),
         ListingColumn("updated", lambda row: ago(row.updated_at), whole=True),
     )
+
+
+def _gaps(row: DatasetRow) -> str:
+    """`2`, `2 (1 given up)`; empty if nothing is missing."""
+    if not row.given_up_units:
+        return f"{row.gap_count:,}" if row.gap_count else ""
+    return f"{max(row.gap_count, row.given_up_units):,} ({row.given_up_units:,} given up)"
 
 
 def _up_to(row: DatasetRow) -> str | int | None:
@@ -137,6 +145,7 @@ def dataset_parts(detail: DatasetDetail) -> list[RenderableType]:
         ("current generation", str(row.current_version)),
         ("building generation", None if row.staged_version is None else str(row.staged_version)),
         *_content(row, detail.content),
+        ("given up", _given_up(detail)),
         *_table(row, detail.table),
         *_keys(detail.schema),
         ("updated", moment(row.updated_at)),
@@ -199,20 +208,32 @@ def _content(row: DatasetRow, content: DatasetContent | None) -> list[tuple[str,
     more = "more than " if content.more else ""
     blocks = None
     if content.first_block is not None and content.last_block is not None and not _is_buffered(row):
-        gaps = [f"{gap.start}-{gap.end}" for gap in content.gaps]
+        gaps = [gap.text for gap in content.gaps]
         left = content.gap_count - len(gaps)
         missing = ", ".join(gaps) + (f" and {left} more" if left > 0 else "")
         gap_text = f"; {count(content.gap_count, 'gap')}: {missing}" if content.gap_count else ", no gaps"
-        blocks = f"{row.blocks or 0:,}, from {content.first_block} to {content.last_block}{gap_text}"
+        covered = content.windows or f"{row.blocks or 0:,}, from {content.first_block} to {content.last_block}"
+        blocks = covered + gap_text
+    empty = f", {content.empty_units:,} of them without rows" if content.empty_units else ""
     return [
-        ("batches in it" if _is_buffered(row) else "units", f"{more}{content.units:,}"),
-        ("blocks", blocks),
+        ("batches in it" if _is_buffered(row) else "units", f"{more}{content.units:,}{empty}"),
+        ("windows" if content.windows else "blocks", blocks),
         ("rows", None if content.rows is None else f"{more}{content.rows:,}"),
         ("size", None if content.bytes is None else more + _size(content.bytes)),
         ("newest commit", moment(content.committed_at)),
-        ("newest block", None if _is_buffered(row) else content.last_block),
+        ("newest block", None if _is_buffered(row) or content.windows else content.last_block),
         ("up to", None if _is_buffered(row) or content.last_block is not None else row.max_cursor),
     ]
+
+
+def _given_up(detail: DatasetDetail) -> Text | None:
+    """Units that nothing will compute."""
+    if not detail.given_up_count:
+        return None
+    first = detail.given_up[:_RANGES_SHOWN]
+    text = ", ".join(f"unit {item.unit} of {item.job} ({item.state})" for item in first)
+    left = detail.given_up_count - len(first)
+    return Text(clean(text + (f" and {left:,} more" if left > 0 else "")), style="yellow")
 
 
 def _size(number: float) -> str:

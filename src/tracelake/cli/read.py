@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from tracelake.catalogue.context import NonRetryableError
 from tracelake.cli.export import check_target, plain, write_rows
+from tracelake.cli.gaps import find_gaps, tell_gaps
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import RANGE
 from tracelake.cli.session import Session, user_command
@@ -72,6 +73,9 @@ def command(
     A buffered dataset is a table: its newest rows come first, it takes no --range, and 256-bit numbers and json are
     text.
 
+    Gaps (units that are missing, were skipped or canceled) are named on standard error. A unit that was computed and
+    has no rows is no gap.
+
     \b
     Examples:
       trace read hourly_flows
@@ -102,8 +106,10 @@ def command(
         # The advice of the catalogue is for programs, which may name another generation.
         message = f"{dataset} has no data yet: no task has committed a unit of it. See why: `trace why {dataset}`."
         raise RemoteError(error.code, error.status, message) from None
+    gaps = find_gaps(session, dataset, start, end)
+    tell_gaps(gaps)
     if output is not None:
-        session.answer({"file": str(output), "rows": count})
+        session.answer({"file": str(output), "rows": count, "gaps": gaps})
         session.say(f"{count:,} rows in {output}.")
         return
     assert isinstance(count, pa.Table)
@@ -170,7 +176,9 @@ def _show(session: Session, table: pa.Table) -> None:
     rows = [[plain(value) for value in row.values()] for row in table.to_pylist()]
     session.answer([dict(zip(table.column_names, row, strict=True)) for row in rows])
     if not rows:
-        session.say("The dataset has no rows.")
+        # A unit without rows has a file with its columns.
+        computed = table.num_columns > 0
+        session.say("It has no rows." if computed else "No unit of it is there.")
         return
     session.show(Listing(rows, *(_column(place, field) for place, field in enumerate(table.schema))))
 

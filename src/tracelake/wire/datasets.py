@@ -101,6 +101,10 @@ class DatasetRow(Reply, frozen=True, kw_only=True):
     """Of a buffered dataset: published batches that are not in the table yet; counted up to 10,000."""
     dead_letters: int | None = None
     """Of a buffered dataset: refused batches; counted up to 10,000."""
+    gap_count: int = 0
+    """Ranges that no unit covers, between those that units do cover."""
+    given_up_units: int = 0
+    """Units that were skipped or canceled, and that no task has completed; counted up to 10,000."""
     stale: StaleRow | None = None
 
 
@@ -178,16 +182,35 @@ class DatasetColumnRow(Reply, frozen=True, kw_only=True):
 
 
 class GapRow(Reply, frozen=True, kw_only=True):
-    """Blocks that no unit covers, between blocks that units do cover."""
+    """Blocks that no unit covers, between blocks that units do cover; seconds where units are windows of time."""
 
     start: int
     end: int
+    text: str
+    """For people: the blocks, or the windows."""
+
+
+class GivenUpUnit(Reply, frozen=True, kw_only=True):
+    """A unit that somebody skipped or canceled, of the dataset or of what it is made from: nothing will fill this gap
+    unless its task is retried."""
+
+    job: str
+    unit: str
+    """For people: the blocks, the window, or the partition."""
+    start: int | None = None
+    end: int | None = None
+    task_id: UUID
+    state: Literal["skipped", "canceled"]
+    at: datetime | None = None
 
 
 class DatasetContent(Reply, frozen=True, kw_only=True):
     """What the current generation holds. Counting stops at 10,000 units."""
 
     units: int
+    empty_units: int | None = None
+    """Units that were computed and have no rows; absent where nobody reported rows. A unit that is missing is in
+    `gaps`."""
     more: bool = False
     """There are more units; `rows` and `bytes` are those of the counted ones."""
     rows: int | None = None
@@ -195,6 +218,8 @@ class DatasetContent(Reply, frozen=True, kw_only=True):
     bytes: int | None = None
     first_block: int | None = None
     last_block: int | None = None
+    windows: str = ""
+    """For people: the first and the last window, where units are windows of time. Blocks are seconds then."""
     gap_count: int = 0
     gaps: list[GapRow] = []
     """The first five."""
@@ -211,6 +236,10 @@ class DatasetDetail(Reply, frozen=True, kw_only=True):
     columns_complete: bool = False
     """False: there may be other columns, or none are known."""
     content: DatasetContent | None = None
+    given_up: list[GivenUpUnit] = []
+    """The first twenty."""
+    given_up_count: int = 0
+    """Of the dataset and of what it is made from; counted up to 10,000."""
     table: BufferedTableRow | None = None
     schema: Any = None
     generations: list[GenerationRow]

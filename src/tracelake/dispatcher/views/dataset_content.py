@@ -8,6 +8,7 @@ import msgspec
 
 from tracelake.catalogue.tables import type_text
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.given_up import range_text, read_grid
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.model.columns import DatasetColumns
 from tracelake.model.dag import Publish, Schema
@@ -18,7 +19,8 @@ _GAPS_SHOWN = 5
 # A task says of each output how many rows it has.
 _FILES = f"""
     SELECT count(*) AS units, sum(manifest_bytes(m.objects))::bigint AS bytes, max(m.created_at) AS committed_at,
-           CASE WHEN count(*) = count(r.rows) THEN coalesce(sum(r.rows), 0)::bigint END AS rows
+           CASE WHEN count(*) = count(r.rows) THEN coalesce(sum(r.rows), 0)::bigint END AS rows,
+           CASE WHEN count(*) = count(r.rows) THEN count(*) FILTER (WHERE r.rows = 0) END AS empty_units
     FROM (SELECT manifest_id FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2 LIMIT {CAP + 1}) u
     JOIN manifests m USING (manifest_id) JOIN tasks t USING (task_id)
     LEFT JOIN LATERAL (
@@ -27,14 +29,16 @@ _FILES = f"""
         WHERE o ->> 'dataset_uuid' = $1::text LIMIT 1) r ON true"""  # noqa: S608 - constants only
 
 _EVENTS = f"""
-    SELECT count(*) AS units, NULL::bigint AS bytes, NULL::bigint AS rows, max(created_at) AS committed_at FROM (
+    SELECT count(*) AS units, NULL::bigint AS bytes, NULL::bigint AS rows, NULL::bigint AS empty_units,
+           max(created_at) AS committed_at FROM (
         SELECT created_at FROM events WHERE dataset_uuid = $1 AND dataset_version = $2 AND routed_seq IS NOT NULL
         LIMIT {CAP + 1}) x"""  # noqa: S608 - constants only
 
 _TABLE = f"""
     SELECT (SELECT count(*) FROM (SELECT FROM buffer_publishes p WHERE p.dataset_uuid = $1
                 AND p.commit_seq IS NOT NULL AND $2::uuid IS NOT NULL LIMIT {CAP + 1}) x) AS units,
-           t.table_bytes AS bytes, NULL::bigint AS rows, (SELECT p.committed_at FROM buffer_publishes p
+           t.table_bytes AS bytes, NULL::bigint AS rows, NULL::bigint AS empty_units,
+           (SELECT p.committed_at FROM buffer_publishes p
                 WHERE p.dataset_uuid = $1 AND p.commit_seq IS NOT NULL ORDER BY p.commit_seq DESC LIMIT 1)
            AS committed_at
     FROM buffered_tables t WHERE t.dataset_uuid = $1"""  # noqa: S608 - constants only
@@ -57,6 +61,8 @@ _PUBLISHED = """
         LATERAL json_array_elements(v.document -> 'publish') AS p(entry)
     WHERE a.org_id = $1 AND a.dag_name = $2 AND p.entry ->> 'name' = $3"""
 
+_UNITS = "SELECT units FROM dataset_versions WHERE dataset_uuid = $1 AND dataset_version = $2"
+
 _COLUMNS = "SELECT columns, schema FROM dataset_versions WHERE dataset_uuid = $1 AND dataset_version = $2"
 
 
@@ -69,15 +75,23 @@ async def load_content(connection: Connection, dataset: asyncpg.Record) -> Datas
         return None
     blocks = await connection.fetchrow(_BLOCKS, *generation)
     assert blocks is not None
+    grid = read_grid(await connection.fetchval(_UNITS, *generation))
+    first, last = _whole(blocks["first_block"]), _whole(blocks["last_block"])
+    in_seconds = grid is not None and grid.by == "time"
     return DatasetContent(
         units=min(row["units"], CAP),
+        empty_units=row["empty_units"],
         more=row["units"] > CAP,
         rows=row["rows"],
         bytes=row["bytes"],
-        first_block=_whole(blocks["first_block"]),
-        last_block=_whole(blocks["last_block"]),
+        first_block=first,
+        last_block=last,
+        windows=range_text(first, last, grid) if in_seconds and first is not None and last is not None else "",
         gap_count=blocks["gap_count"],
-        gaps=[GapRow(start=int(start), end=int(end)) for start, end in blocks["gaps"]],
+        gaps=[
+            GapRow(start=int(start), end=int(end), text=range_text(int(start), int(end), grid))
+            for start, end in blocks["gaps"]
+        ],
         committed_at=row["committed_at"],
     )
 

@@ -9,6 +9,7 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.predicates import awaits_sink
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.dataset_content import load_columns, load_content, load_publication
+from tracelake.dispatcher.views.given_up import IS_GIVEN_UP, load_given_up
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS, from_json, to_edge
 from tracelake.errors import TraceError
@@ -63,11 +64,16 @@ _DATASETS = f"""
                 WHERE p.dataset_uuid = d.dataset_uuid ORDER BY p.since DESC LIMIT 1)) END AS retired_after,
            (SELECT count(*) FROM dataset_versions a
             WHERE a.dataset_uuid = d.dataset_uuid AND a.removed_at IS NULL) AS generations,
-           (SELECT sum(upper(block) - lower(block)) FROM (
-                SELECT unnest(range_agg(numrange(r.range_start, r.range_end::numeric + 1))) AS block
-                FROM dataset_runs r
-                WHERE r.dataset_uuid = d.dataset_uuid AND r.dataset_version = d.current_version) runs) AS blocks
+           r.blocks, r.gap_count, (SELECT count(*) FROM (
+               SELECT FROM (SELECT DISTINCT j.node_id FROM job_outputs o JOIN jobs j USING (job_id)
+                            WHERE o.dataset_uuid = d.dataset_uuid AND o.dataset_version = d.current_version) n
+               JOIN tasks t USING (node_id) WHERE {IS_GIVEN_UP} LIMIT {CAP}) x) AS given_up_units
     FROM datasets d
+    LEFT JOIN LATERAL (
+        SELECT sum(upper(block) - lower(block)) AS blocks, greatest(count(*) - 1, 0) AS gap_count FROM (
+            SELECT unnest(range_agg(numrange(r.range_start, r.range_end::numeric + 1))) AS block
+            FROM dataset_runs r
+            WHERE r.dataset_uuid = d.dataset_uuid AND r.dataset_version = d.current_version) runs) r ON true
     JOIN dataset_versions g ON g.dataset_uuid = d.dataset_uuid AND g.dataset_version = d.current_version
     LEFT JOIN nodes n ON n.node_id = g.node_id LEFT JOIN written w ON w.dataset_uuid = d.dataset_uuid
     LEFT JOIN stale s ON s.dataset_uuid = d.dataset_uuid AND s.dataset_version = d.current_version
@@ -139,6 +145,7 @@ async def dataset_detail(connection: Connection, org_id: UUID, name: str) -> Dat
     if row is None:
         raise TraceError("dataset_not_found")
     uuid: UUID = row["dataset_uuid"]
+    given_up = await load_given_up(connection, (uuid, row["current_version"]))
     publication = await load_publication(connection, org_id, row)
     columns, complete = await load_columns(connection, row, publication)
     return DatasetDetail(
@@ -148,6 +155,8 @@ async def dataset_detail(connection: Connection, org_id: UUID, name: str) -> Dat
         columns=columns,
         columns_complete=complete,
         content=await load_content(connection, row),
+        given_up=given_up.first,
+        given_up_count=given_up.number,
         table=await _table(connection, uuid, name),
         schema=from_json(row["schema"]),
         generations=await _generations(connection, row),

@@ -9,6 +9,8 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.views.dags import build_progress
+from tracelake.dispatcher.views.given_up import load_given_up
+from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.words import counted, since, unit_words
 from tracelake.dispatcher.why import facts
@@ -75,6 +77,7 @@ async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, n
     pressure = await read_pressure(connection, org_id, quotas)
     own = (await buffered_reasons(connection, [row["dataset_uuid"]], pressure)).get(name, [])
     reasons = [*rebuilding, *await _stale(connection, row), *own, *await _unrouted(connection, row, name)]
+    gaps = await _given_up(connection, row)
     writers = await _writers(connection, org_id, [(row["dataset_uuid"], row["current_version"])])
     if writers:
         reasons += [
@@ -89,7 +92,24 @@ async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, n
         reasons.append(_removed(row, name))
     if writers and all(item.code == "events_outdated" for item in reasons):
         reasons.insert(0, _fresh(row, writers))
-    return answer("dataset", name, reasons)
+    return answer("dataset", name, [*reasons, *gaps])
+
+
+async def _given_up(connection: Connection, row: asyncpg.Record) -> list[Reason]:
+    """Tells of gaps that nothing will fill."""
+    units = await load_given_up(connection, (row["dataset_uuid"], row["current_version"]))
+    if not units.number:
+        return []
+    first = units.first[0]
+    others = f", and {counted(units.number - 1, 'other', most=CAP)}" if units.number > 1 else ""
+    was = "was" if units.number == 1 else "were"
+    text = (
+        f"It has {counted(units.number, 'gap', most=CAP)}: unit {first.unit} of {first.job}{others} "
+        f"{was} {first.state} {since(first.at, row['now'])} ago."
+    )
+    step = ("fill the first one", f"trace retry {first.task_id}")
+    references = [("job", first.job), ("task", first.task_id)]
+    return [reason("units_given_up", text, step, references=references)]
 
 
 async def _unrouted(connection: Connection, row: asyncpg.Record, name: str) -> list[Reason]:

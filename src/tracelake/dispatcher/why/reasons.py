@@ -256,6 +256,11 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
             "The newest event comes from older inputs than its unit was completed with: the newer files or rows stay.",
             "Nothing to do.",
         ),
+        "units_given_up": (
+            "Units of it, or of what it is made from, were skipped or canceled: it has a gap there, and nothing will "
+            "fill it.",
+            "Accept the gap, or fix the cause and retry the task: what reads the unit then follows.",
+        ),
         "fresh": ("It contains everything that its job and the upstream jobs have produced.", "Nothing to do."),
     },
 }
