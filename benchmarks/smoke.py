@@ -19,7 +19,7 @@ SECONDS = 900
 """For one benchmark on a busy machine; most take a tenth of it."""
 AT_ONCE = 4
 """Each waits most of its time. The figures mean nothing, so they may disturb each other."""
-LONGEST = ("operators", "ingest", "start", "isolation", "lifecycle")
+LONGEST = ("operators", "models", "ingest", "start", "isolation", "lifecycle")
 """Begun first, so that none of them is alone at the end."""
 PEERS = DIRECTORY.parent / ".bench-peers"
 
