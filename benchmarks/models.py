@@ -62,7 +62,7 @@ class ModelSizes:
 
 SIZES = (
     ModelSizes(30, (1_000, 20_000), 7, 3, 30, 100, 9, 20),
-    ModelSizes(30, (1_000,), 3, 1, 30, 100, 4, 10),
+    ModelSizes(30, (1_000,), 3, 1, 10, 100, 4, 10),
     ModelSizes(2, (50,), 1, 1, 3, 2, 1, 2),
 )
 

@@ -33,30 +33,33 @@ _PLACES = """
         ORDER BY range_start LIMIT 1) AS f"""
 
 _TASKS = """
-    INSERT INTO tasks SELECT (jsonb_populate_record(NULL::tasks, to_jsonb(t) || jsonb_build_object(
+    INSERT INTO tasks SELECT r.*
+    FROM places p CROSS JOIN (SELECT * FROM tasks WHERE task_id = (SELECT task_id FROM template_manifest)) t
+    CROSS JOIN LATERAL jsonb_populate_record(NULL::tasks, to_jsonb(t) || jsonb_build_object(
         'task_id', p.task_id, 'lease_token', uuidv4()) || CASE WHEN t.node_id IS NULL THEN '{{}}'
-        ELSE jsonb_build_object('unit_key', 'p:' || p.key, 'unit_start', p.unit_start, 'unit_end', p.unit_end) END)).*
-    FROM places p CROSS JOIN (SELECT * FROM tasks WHERE task_id = (SELECT task_id FROM template_manifest)) t"""
+        ELSE jsonb_build_object('unit_key', 'p:' || p.key, 'unit_start', p.unit_start, 'unit_end', p.unit_end) END) r"""
 
 _MANIFESTS = """
-    INSERT INTO manifests SELECT (jsonb_populate_record(NULL::manifests, to_jsonb(t) || jsonb_build_object(
+    INSERT INTO manifests SELECT r.*
+    FROM places p CROSS JOIN template_manifest t
+    CROSS JOIN LATERAL jsonb_populate_record(NULL::manifests, to_jsonb(t) || jsonb_build_object(
         'manifest_id', p.manifest_id, 'task_id', p.task_id, 'unit', 'p:' || p.key,
-        'time_min', t.time_min + p.n * {seconds}, 'time_max', t.time_max + p.n * {seconds}))).*
-    FROM places p CROSS JOIN template_manifest t"""
+        'time_min', t.time_min + p.n * {seconds}, 'time_max', t.time_max + p.n * {seconds})) r"""
 
 _POINTERS = """
-    INSERT INTO dataset_units SELECT (jsonb_populate_record(NULL::dataset_units, to_jsonb(t) || jsonb_build_object(
+    INSERT INTO dataset_units SELECT r.*
+    FROM places p CROSS JOIN template_unit t
+    CROSS JOIN LATERAL jsonb_populate_record(NULL::dataset_units, to_jsonb(t) || jsonb_build_object(
         'manifest_id', p.manifest_id, 'unit', 'p:' || p.key, 'range_start', p.unit_start, 'range_end', p.unit_end,
-        'time_min', t.time_min + p.n * {seconds}, 'time_max', t.time_max + p.n * {seconds}))).*
-    FROM places p CROSS JOIN template_unit t"""
+        'time_min', t.time_min + p.n * {seconds}, 'time_max', t.time_max + p.n * {seconds})) r"""
 
 _EVENTS = """
-    INSERT INTO events OVERRIDING SYSTEM VALUE
-    SELECT (jsonb_populate_record(NULL::events, to_jsonb(t) || jsonb_build_object(
+    INSERT INTO events OVERRIDING SYSTEM VALUE SELECT r.*
+    FROM places p CROSS JOIN template_event t
+    CROSS JOIN LATERAL jsonb_populate_record(NULL::events, to_jsonb(t) || jsonb_build_object(
         'event_id', nextval(pg_get_serial_sequence('events', 'event_id')), 'producer', p.task_id, 'unit', 'p:' || p.key,
         'partition_key', p.key, 'range_start', p.unit_start, 'range_end', p.unit_end,
-        'routed_seq', nextval('events_routed_seq')))).*
-    FROM places p CROSS JOIN template_event t"""
+        'routed_seq', nextval('events_routed_seq'))) r"""
 
 # All units adjoin: one run.
 _RUN = """
