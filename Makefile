@@ -78,8 +78,8 @@ soak: setup-dev ## The same properties with volume (long)
 docs: setup-dev ## Rewrite the generated reference pages
 	@$(PY) -m tools.docs
 
-pictures: setup-dev ## Draw the pictures of the prompt in docs/images again, from real sessions
-	@TRACE_WRITE_PICTURES=1 $(PY) -m pytest tests/query/test_guide.py
+pictures: setup-dev ## Draw the pictures of the prompt and of a graph in docs/images again, from real sessions
+	@TRACE_WRITE_PICTURES=1 $(PY) -m pytest tests/query/test_guide.py tests/windows/test_docs_of_a_dag.py
 
 bench-lifecycle: setup ## Task cycles per second against bare asyncpg; last line is JSON
 	@$(PY) -m benchmarks.lifecycle $(ARGS)

@@ -50,6 +50,7 @@ _SECTIONS = {
         "query": ("tracelake.cli.query:command", "Query datasets with SQL."),
         "read": ("tracelake.cli.read:command", "Show rows of a dataset, or write them to a file."),
         "lineage": ("tracelake.cli.lineage:command", "Show what a dataset is computed from, and by which tasks."),
+        "docs": ("tracelake.cli.docs:command", "Write one HTML page about datasets and jobs."),
         "events": ("tracelake.cli.events:command", "List or follow events: updates of datasets."),
         "dlq": ("tracelake.cli.dlq:command", "List, replay or drop batches that the sink refused."),
     },
