@@ -102,7 +102,8 @@ def _operator(job: JobRow) -> str:
     parts = [f"{job.source} source" if job.source else ""]
     if job.operator:
         parts.append(f"{job.operator} on {job.runtime}" if job.runtime else job.operator)
-        parts.append(job.strategy if job.activation == "reactive" else "")
+        strategy = job.strategy if job.units is None else f"a task for each {clean(job.units)}"
+        parts.append(strategy if job.activation == "reactive" else "")
     return ", ".join(part for part in parts if part)
 
 

@@ -6,12 +6,12 @@ import click
 from rich.text import Text
 from rich.tree import Tree
 
-from tracelake.cli.options import RANGE, cursor_option, limit_option
+from tracelake.cli.options import RANGE_OR_WINDOWS, cursor_option, limit_option
 from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean, count, unit_text
 from tracelake.wire import routes
-from tracelake.wire.datasets import CommitBatch, LineageEdge, LineageReply, LineageUnit
+from tracelake.wire.datasets import CommitBatch, LineageEdge, LineageReply, LineageUnit, ReadRange
 from tracelake.wire.jobs import BlockRange
 
 _MAX_NODES = 500
@@ -22,13 +22,18 @@ _BATCHES_SHOWN = 3
 
 @click.command()
 @click.argument("dataset")
-@click.option("--unit", metavar="KEY", help="Only the unit with this key or cursor.")
-@click.option("--range", "blocks", type=RANGE, help="Only units that touch these blocks, like 1000-2000.")
+@click.option("--unit", metavar="KEY", help="Only the unit with this key or cursor, or the window of this date.")
+@click.option(
+    "--range",
+    "blocks",
+    type=RANGE_OR_WINDOWS,
+    help="Only units that touch these blocks, like 1000-2000; or these windows, like 2026-03-01..2026-03-03.",
+)
 @limit_option(20)
 @cursor_option
 @user_command
 def command(
-    session: Session, dataset: str, unit: str | None, blocks: BlockRange | None, limit: int, cursor: str | None
+    session: Session, dataset: str, unit: str | None, blocks: BlockRange | str | None, limit: int, cursor: str | None
 ) -> None:
     """Draw which jobs and datasets DATASET is computed from and which read it, and list its units with their tasks.
 
@@ -40,11 +45,13 @@ def command(
       trace lineage prices
       trace lineage prices --range 18_000_000-18_001_000
       trace lineage prices --unit 2026-01-31
+      trace lineage prices --range 2026-01-01..2026-01-31
       trace lineage large_transfers --unit 15
     """
     if unit is not None and blocks is not None:
         raise click.UsageError("Give --unit or --range, not both.")
-    start, end = (None, None) if blocks is None else (blocks.start, blocks.end)
+    start, end = (blocks.start, blocks.end) if isinstance(blocks, BlockRange) else (None, None)
+    selected = unit if blocks is None or isinstance(blocks, BlockRange) else blocks
     reply = session.ask(
         lambda client: collect(
             client,
@@ -53,7 +60,7 @@ def command(
             limit=limit,
             cursor=cursor,
             name=dataset,
-            unit=unit,
+            unit=selected,
             start=start,
             end=end,
         ),
@@ -67,8 +74,12 @@ def command(
     if newest_task is not None:
         session.hint("see a task", "tasks", str(newest_task))
     if reply.next is not None:
-        words = ["--unit", unit] if unit else ["--range", f"{blocks.start}-{blocks.end}"] if blocks else []
+        words = ["--unit", unit] if unit else [] if blocks is None else ["--range", _spelled(blocks)]
         session.hint("see the next page", "lineage", dataset, *words, "--limit", limit, "--cursor", reply.next)
+
+
+def _spelled(blocks: BlockRange | str) -> str:
+    return blocks if isinstance(blocks, str) else f"{blocks.start}-{blocks.end}"
 
 
 def lineage_trees(reply: LineageReply, most_batches: int | None = _BATCHES_SHOWN) -> list[Tree]:
@@ -159,7 +170,7 @@ def _unit(row: LineageUnit) -> Text:
     if row.batches and row.unit.cursor is not None:
         number = count(row.batch_count or len(row.batches), "batch")
         return Text.assemble((f"commit {row.unit.cursor.to}", "bold"), f"  {ago(row.at)}  {number}")
-    line = Text.assemble((unit_text(row.unit), "bold"), f"  {ago(row.at)}")
+    line = Text.assemble((unit_text(row.unit, row.window), "bold"), f"  {ago(row.at)}")
     if row.revision:
         line.append(f"  revision {clean(row.revision)}", style="dim")
     if row.task_id is None:
@@ -171,11 +182,13 @@ def _unit(row: LineageUnit) -> Text:
         item.input_index: [part for part in row.read if part.input_index == item.input_index] for item in row.inputs
     }
     for item in row.inputs:
-        parts = [f"{part.start}-{part.end}@{part.revision}" for part in read[item.input_index]] or [
-            unit_text(item.unit)
-        ]
+        parts = [_range(part) for part in read[item.input_index]] or [unit_text(item.unit)]
         line.append("  from ", style="dim").append(f"{clean(item.name)} {', '.join(parts)}")
     return line
+
+
+def _range(part: ReadRange) -> str:
+    return f"{clean(part.window or f'{part.start}-{part.end}')}@{part.revision}"
 
 
 def _batch(batch: CommitBatch) -> Text:

@@ -14,6 +14,9 @@ from tracelake.wire.jobs import BlockRange
 _NUMBER = r"[0-9]+(?:[_,][0-9]+)*"
 _CURSOR = re.compile(_NUMBER)
 _RANGE = re.compile(rf"({_NUMBER})\s*-\s*({_NUMBER})")
+_DATE = r"[0-9]{4}-(?:[0-9]{2}(?:-[0-9]{2}(?:[ T][0-9]{2}:00)?)?|W[0-9]{2})"
+_WINDOWS = re.compile(rf"{_DATE}(?:\.\.{_DATE})?")
+"""An hour, a day, a month or a week; no range of blocks looks like one, because it would start after its end."""
 _SPAN = re.compile(r"([0-9]{1,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -37,6 +40,18 @@ def parse_range(text: str) -> BlockRange:
     if start > end:
         raise ValueError(f"{text!r} starts after its end")
     return BlockRange(start=start, end=end)
+
+
+def parse_range_or_windows(text: str) -> BlockRange | str:
+    """A range of blocks, or the dates of windows of time, which the server knows: `2026-03-03`. Raises ValueError."""
+    if _WINDOWS.fullmatch(text.strip()):
+        return text.strip()
+    try:
+        return parse_range(text)
+    except ValueError:
+        if _RANGE.fullmatch(text.strip()):
+            raise
+        raise ValueError(f"{text!r} is neither a range like 1000-2000 nor windows like 2026-03-03") from None
 
 
 def parse_time(text: str, now: datetime | None = None) -> datetime:
@@ -69,6 +84,7 @@ class ParsedType(click.ParamType[Any]):
 
 CURSOR = ParsedType("N", parse_cursor)
 RANGE = ParsedType("START-END", parse_range)
+RANGE_OR_WINDOWS = ParsedType("START-END", parse_range_or_windows)
 TIME = ParsedType("TIME", parse_time)
 
 home_option = click.option(

@@ -97,7 +97,7 @@ def change_line(change: TaskAction) -> Text:
         (f"{clock(change.at)}  ", "dim"),
         (f"{change.change:<9}  ", _CHANGE_STYLES.get(change.change, "")),
         (f"{clean(f'{task.dag}/{task.job}')}  ", "bold"),
-        f"{unit}  " if (unit := unit_text(task.unit)) else "",
+        f"{unit}  " if (unit := unit_text(task.unit, task.window)) else "",
         (str(task.task_id), "dim"),
     )
     if change.change in ("claimed", "retrying", "failed"):

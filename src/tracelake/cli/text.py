@@ -87,7 +87,10 @@ def clock(at: datetime) -> str:
     return f"{at.astimezone(UTC):%H:%M:%S}Z"
 
 
-def unit_text(unit: Unit | None) -> str:
+def unit_text(unit: Unit | None, window: str | None = None) -> str:
+    """`window`: the date of a window of time, which people read instead of its seconds."""
+    if window is not None:
+        return clean(window)
     if unit is None:
         return ""
     if unit.cursor is not None:

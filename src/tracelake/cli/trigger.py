@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tracelake.cli.build_progress import bar, retry_lines
 from tracelake.cli.names import resolve_job, suggest_names
-from tracelake.cli.options import CURSOR, RANGE
+from tracelake.cli.options import CURSOR, RANGE_OR_WINDOWS
 from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, away, live_view, looks, user_command
 from tracelake.cli.sources import why_kept
@@ -51,7 +51,12 @@ class TriggerProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.argument("target", metavar="DAG/JOB")
-@click.option("--range", "blocks", type=RANGE, help="The blocks from START to END, both included.")
+@click.option(
+    "--range",
+    "blocks",
+    type=RANGE_OR_WINDOWS,
+    help="The blocks from START to END, both included; or a window of time, like 2026-03-03.",
+)
 @click.option("--cursor", type=CURSOR, help="The cursor up to which there are updates.")
 @click.option("--partition", metavar="KEY", help="The partition with this key.")
 @click.option(
@@ -76,7 +81,7 @@ class TriggerProgress(msgspec.Struct, frozen=True, kw_only=True):
 def command(
     session: Session,
     target: str,
-    blocks: BlockRange | None,
+    blocks: BlockRange | str | None,
     cursor: int | None,
     partition: str | None,
     key: str | None,
@@ -97,6 +102,7 @@ def command(
     Examples:
       trace trigger pools/blocks --range 18_000_000-18_001_000 --wait
       trace trigger blocks --cursor 18001000 --wait --timeout 600
+      trace trigger pools/daily_volume --range 2026-03-03
       trace trigger pools/report --partition 2026-01-31 --key report-2026-01-31
     """
     if sum(item is not None for item in (blocks, cursor, partition)) != 1:
@@ -105,7 +111,8 @@ def command(
         raise click.UsageError("--timeout goes with --wait.")
     request = TriggerRequest(
         cursor=cursor,
-        range=blocks,
+        range=blocks if isinstance(blocks, BlockRange) else None,
+        window=blocks if isinstance(blocks, str) else None,
         partition_key=partition,
         input_index=input_index,
         output_index=output_index,

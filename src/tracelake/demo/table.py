@@ -104,7 +104,7 @@ class DemoTable:
         """Once nobody writes any more: wait for the sink, and mend the tasks whose rows the schema refused."""
         await self._until_nothing_waits()
         for task in refused[:_MOST_SHOWN]:
-            self._screen.say(f"{task.job} {unit_text(task.unit)} failed: {clean(_reason(task))}", "red")
+            self._screen.say(f"{task.job} {unit_text(task.unit, task.window)} failed: {clean(_reason(task))}", "red")
         self.story.refused = [_reason(task) for task in refused]
         await self._mend()
         if refused:

@@ -260,4 +260,4 @@ def _is_refused(task: TaskRow) -> bool:
 
 
 def _name(task: TaskRow) -> str:
-    return clean(f"{task.job} {unit_text(task.unit)}")
+    return clean(f"{task.job} {unit_text(task.unit, task.window)}")

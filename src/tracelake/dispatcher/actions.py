@@ -33,13 +33,14 @@ from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.quotas.checks import check_queued
 from tracelake.dispatcher.replies import cancel_reply, retry_reply, skip_reply
+from tracelake.dispatcher.views.words import decode_grid
 from tracelake.errors import TraceError
-from tracelake.model.dag import Activation, JobDocument, SourceKind
+from tracelake.model.dag import Activation, JobDocument, SourceKind, UnitGrid
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job
 from tracelake.model.task import RevisionKind
-from tracelake.model.windows import Window, window_at
-from tracelake.wire.jobs import RebuildReply, TriggerReply, TriggerRequest
+from tracelake.model.windows import Window, describe_range, parse_range, window_at
+from tracelake.wire.jobs import BlockRange, RebuildReply, TriggerReply, TriggerRequest
 from tracelake.wire.platform import CancelReply
 from tracelake.wire.tasks import RetryReply, SkipReply
 
@@ -52,6 +53,9 @@ _ACTIVE_JOB = """
     LEFT JOIN jobs j USING (job_id)
     LEFT JOIN source_state s ON s.node_id = j.node_id
     WHERE d.org_id = $1 AND d.dag_name = $2"""
+
+_GRID = "SELECT units FROM dataset_versions WHERE dataset_uuid = $1 AND dataset_version = $2"
+_NO_WINDOWS = "The units of this job are no windows of time: give a range, a cursor or a partition_key instead."
 
 _LATEST_SLOT = "SELECT floor(extract(epoch FROM trace_now() + interval '1 day'))::bigint"
 
@@ -194,6 +198,8 @@ class UserActions:
         *,
         paused: bool,
     ) -> tuple[TriggerReply, WriteResult]:
+        if body.window is not None:
+            raise TraceError("trigger_invalid", _NO_WINDOWS, field="window")
         if not document.only_emits:
             text = "An always_on source cannot be triggered; to recompute a unit, trigger a job that reads the source."
             raise TraceError("trigger_invalid", text, field="job")
@@ -235,6 +241,9 @@ class UserActions:
         item = next((item for item in consumer.inputs if item.input_index == body.input_index), None)
         if item is None:
             raise TraceError("input_not_found", "The job has no such input.", field="input_index")
+        if body.window is not None:
+            grid = consumer.job.units or decode_grid(await connection.fetchval(_GRID, *item.generation))
+            body = msgspec.structs.replace(body, window=None, range=_window_range(grid, body.window))
         start, end = (None, None) if body.range is None else (body.range.start, body.range.end)
         partition_key = body.partition_key if body.range is None else f"{start}-{end}"
         revision = key if len(key) <= MAX_REVISION else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
@@ -261,7 +270,8 @@ class UserActions:
         expected = window if grid is None else window_at(grid, window.start)
         if window != expected:
             received = f"{window.start}-{window.end}"
-            text = f"Expected a unit of the job, like {expected.start}-{expected.end}; received {received}."
+            dates = f" ({describe_range(grid, *expected)})" if grid is not None and grid.by == "time" else ""
+            text = f"Expected a unit of the job, like {expected.start}-{expected.end}{dates}; received {received}."
             raise TraceError("trigger_invalid", text, field="range")
         units = self.router.changed_units
         graph = await units.graph(connection, job.org_id, plan.epochs[job.org_id])
@@ -270,7 +280,8 @@ class UserActions:
         try:
             task = await units.draft_manual(connection, graph, consumer, unit, revision)
         except Obstacle as obstacle:
-            text = f"The inputs do not cover {window.start}-{window.end} ({obstacle.reason}): compute them first."
+            name = describe_range(grid, *window) if grid is not None else f"{window.start}-{window.end}"
+            text = f"The inputs do not cover {name} ({obstacle.reason}): compute them first."
             raise TraceError("inputs_incomplete", text, field="range") from None
         plan.new_tasks.append(task)
         applied = await self.writer.write(connection, plan)
@@ -295,6 +306,19 @@ class UserActions:
             text = f"A run needs its whole unit, and {lacks}: compute what is missing first, or trigger another unit."
             raise TraceError("inputs_incomplete", text, field=_unit_field(request), missing=missing)
         assert task is not None
+
+
+def _window_range(grid: UnitGrid | None, text: str) -> BlockRange:
+    """The seconds of a window of time that a user named by its date."""
+    if grid is None or grid.by != "time":
+        raise TraceError("trigger_invalid", _NO_WINDOWS, field="window")
+    try:
+        window = parse_range(grid, text)
+    except ValueError as error:
+        raise TraceError("trigger_invalid", f"The window: {error}.", field="window") from None
+    if window != window_at(grid, window.start):
+        raise TraceError("trigger_invalid", "Expected one window, received several: trigger each.", field="window")
+    return BlockRange(start=window.start, end=window.end)
 
 
 def _blocks(request: UnitRequest, task: NewTask | None) -> tuple[int | None, int | None]:

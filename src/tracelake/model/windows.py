@@ -5,6 +5,7 @@ begins right behind it. Days, weeks (from Monday on) and months follow the clock
 hours when the clock changes, and a date that a zone left out has no window.
 """
 
+import re
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,6 +18,12 @@ LAST_POSITION = 2**63 - 1
 LAST_SECOND = 253_370_592_000 - 1
 """Of the year 9998 in every zone: calendars end in the year after."""
 MOST_LOOKBACK = 10_000
+_SPELLINGS = {
+    "hour": (re.compile(r"\d{4}-\d{2}-\d{2}[ T]\d{2}:00"), "2026-03-03 13:00"),
+    "day": (re.compile(r"\d{4}-\d{2}-\d{2}"), "2026-03-03"),
+    "week": (re.compile(r"\d{4}-W\d{2}"), "2026-W10"),
+    "month": (re.compile(r"\d{4}-\d{2}"), "2026-03"),
+}
 
 
 class Window(NamedTuple):
@@ -92,6 +99,52 @@ def describe_window(grid: UnitGrid, window: Window) -> str:
         return f"{moment:%Y-%m}"
     year, week, _ = moment.isocalendar()
     return f"{year}-W{week:02d}"
+
+
+def describe_grid(grid: UnitGrid) -> str:
+    """A unit in words: `hour`, `day of Europe/Berlin`, `1,000 blocks`."""
+    if grid.by == "blocks":
+        return f"{grid.size:,} blocks"
+    return f"{grid.grain}" if grid.time_zone == "UTC" else f"{grid.grain} of {grid.time_zone}"
+
+
+def describe_range(grid: UnitGrid, start: int, end: int) -> str:
+    """Windows side by side as people write them: `2026-03-03`, or the first and last, `2026-03-01..2026-03-03`."""
+    try:
+        first, last = describe_window(grid, window_at(grid, start)), describe_window(grid, window_at(grid, end))
+    except ValueError:
+        return f"{start}-{end}"  # a range that no calendar has
+    return first if first == last else f"{first}..{last}"
+
+
+def parse_range(grid: UnitGrid, text: str) -> Window:
+    """Reads what `describe_range` writes, for windows of time. Raises ValueError with what was expected."""
+    first, dots, last = text.strip().partition("..")
+    start = _parse_window(grid, first)
+    end = _parse_window(grid, last) if dots else start
+    if start.start > end.start:
+        raise ValueError(f"expected windows in their order, received {text.strip()}")
+    return Window(start.start, end.end)
+
+
+def _parse_window(grid: UnitGrid, text: str) -> Window:
+    assert grid.grain is not None
+    pattern, example = _SPELLINGS[grid.grain]
+    problem = f"expected a window like {example}, received {text.strip() or 'nothing'}"
+    if not pattern.fullmatch(text.strip()):
+        raise ValueError(problem)
+    try:
+        if grid.grain == "hour":
+            return window_at(grid, int(datetime.fromisoformat(f"{text.strip()}+00:00").timestamp()))
+        day = date.fromisoformat(
+            {"week": f"{text.strip()}-1", "month": f"{text.strip()}-01"}.get(grid.grain, text.strip())
+        )
+        window = window_at(grid, max(0, _midnight(day, _zone(grid.time_zone))))
+    except (ValueError, OverflowError):
+        raise ValueError(problem) from None
+    if describe_window(grid, window) != text.strip():
+        raise ValueError(f"{text.strip()} is no window: the clock of {grid.time_zone} leaves it out")
+    return window
 
 
 @lru_cache(maxsize=64)

@@ -255,6 +255,8 @@ class ReadRange(Reply, frozen=True, kw_only=True):
     dataset: str
     start: int
     end: int
+    window: str | None = None
+    """The range as dates, if the units are windows of time: `2026-03-03`, `2026-03-01..2026-03-03`."""
     revision: int
     units: int = 1
     as_of: datetime
@@ -265,6 +267,8 @@ class LineageUnit(Reply, frozen=True, kw_only=True):
     """The task that made a unit, and its inputs. A unit that a source announced has a producer and no task."""
 
     unit: Unit
+    window: str | None = None
+    """The unit as a date, if it is a window of time."""
     revision: str = ""
     dataset_version: UUID
     at: datetime

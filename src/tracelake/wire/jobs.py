@@ -43,6 +43,8 @@ class JobRow(Reply, frozen=True, kw_only=True):
     runtime: str | None = None
     operator: str | None = None
     strategy: str
+    units: str | None = None
+    """Of a job that chose its own units: `hour`, `day of Europe/Berlin`, `1,000 blocks`."""
     priority: str = "normal"
     max_concurrency: int | None = None
     source: str | None = None
@@ -76,11 +78,13 @@ class BlockRange(Request, frozen=True, kw_only=True):
 
 
 class TriggerRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Triggers a job for a unit: exactly one of `cursor`, `range` and `partition_key`."""
+    """Triggers a job for a unit: exactly one of `cursor`, `range`, `partition_key` and `window`."""
 
     cursor: Cursor | None = None
     range: BlockRange | None = None
     partition_key: ShortText | None = None
+    window: ShortText | None = None
+    """Of a job whose units are windows of time: one of them, like `2026-03-03`."""
     output_index: Annotated[int, Meta(ge=0, le=63)] = 0
     """Of a source: the output that the event is of."""
     input_index: Annotated[int, Meta(ge=0, le=63)] = 0
@@ -89,8 +93,8 @@ class TriggerRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
     """A repeated key is the same trigger; without a key every call is a new one."""
 
     def __post_init__(self) -> None:
-        if sum(item is not None for item in (self.cursor, self.range, self.partition_key)) != 1:
-            raise ValueError("give exactly one of cursor, range and partition_key")
+        if sum(item is not None for item in (self.cursor, self.range, self.partition_key, self.window)) != 1:
+            raise ValueError("give exactly one of cursor, range, partition_key and window")
         check_partition(self.partition_key, None, None)
 
 

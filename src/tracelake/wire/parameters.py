@@ -168,7 +168,8 @@ UNIT = Parameter(
     "unit",
     Annotated[str, Meta(min_length=1, max_length=512)],
     _unit,
-    description="This unit alone: a cursor, a block range like `10-19`, or a partition key.",
+    description="This unit alone: a cursor, a block range like `10-19`, or a partition key. Of windows of time also "
+    "their dates: `2026-03-03`, or several of them, `2026-03-01..2026-03-03`.",
 )
 
 WEBHOOK_PATH = Parameter(

@@ -45,6 +45,8 @@ class TaskRow(Reply, frozen=True, kw_only=True):
     cancel_requested: bool = False
     skipped: bool = False
     unit: Unit | None = None
+    window: str | None = None
+    """The unit as a date, if it is a window of time: `2026-03-03`, `2026-03-03 13:00`, `2026-W10`, `2026-03`."""
     revision: str = ""
     created_at: datetime
     claimed_at: datetime | None = None

@@ -15,6 +15,7 @@ from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS, to_edge
 from tracelake.model.dag import JobDocument
+from tracelake.model.windows import describe_grid
 from tracelake.wire.jobs import EdgeRow, JobOutputRow, JobRow, JobsReply
 
 _VERSION = """
@@ -135,5 +136,6 @@ def _job(dag: str, row: asyncpg.Record, inputs: list[EdgeRow], outputs: list[Job
             "runtime": document.runtime,
             "operator": document.operator,
             "source": document.source and document.source.kind.value,
+            "units": document.units and describe_grid(document.units),
         }
     return to_struct(JobRow, row, dag=dag, inputs=inputs, outputs=outputs, **definition)

@@ -6,8 +6,9 @@ with it, and each batch its task. A page of events looks at a bounded number of 
 leave it short, or empty, with a `next`.
 """
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -20,14 +21,21 @@ from tracelake.dispatcher.views.commits import CommitBatches, read_commits
 from tracelake.dispatcher.views.paging import LOOKED_AT
 from tracelake.dispatcher.views.reads import read_ranges
 from tracelake.dispatcher.views.shared import read_inputs
+from tracelake.dispatcher.views.words import decode_grid, window_words
 from tracelake.errors import TraceError
+from tracelake.model.windows import parse_range
 from tracelake.wire.datasets import LineageEdge, LineageReply, LineageUnit, ReadRange
 from tracelake.wire.units import CursorRange, PayloadInput, Unit
 
 MAX_DEPTH = 50
 _MOST = 2**63 - 1
+_SECONDS = re.compile(r"\d+-\d+")
 
-_DATASET = "SELECT dataset_uuid, storage, current_version FROM datasets WHERE org_id = $1 AND name = $2"
+_DATASET = """
+    SELECT d.dataset_uuid, d.storage, d.current_version, v.units
+    FROM datasets d
+    LEFT JOIN dataset_versions v ON v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version
+    WHERE d.org_id = $1 AND d.name = $2"""
 
 _UNITS = """
     SELECT u.unit, u.range_start, u.range_end, u.revision::text AS revision, m.created_at AS at,
@@ -132,7 +140,8 @@ async def dataset_lineage(
     dataset = await connection.fetchrow(_DATASET, org_id, name)
     if dataset is None:
         raise TraceError("dataset_not_found")
-    uuid, version = dataset["dataset_uuid"], dataset["current_version"]
+    uuid, version, units = dataset["dataset_uuid"], dataset["current_version"], dataset["units"]
+    filters = _with_dates(filters, units)
     if dataset["storage"] == "s3":
         rows, following = await _committed(connection, uuid, version, filters)
     else:
@@ -146,9 +155,23 @@ async def dataset_lineage(
         dataset_version=version,
         upstream=[to_struct(LineageEdge, row) for row in wiring if row["upstream"]],
         downstream=[to_struct(LineageEdge, row) for row in wiring if not row["upstream"]],
-        units=[_unit(row, version, makers, commits.get((uuid, row.get("cursor")))) for row in rows],
+        units=[_unit(row, version, units, makers, commits.get((uuid, row.get("cursor")))) for row in rows],
         next=None if following is None else str(following),
     )
+
+
+def _with_dates(filters: UnitFilter, units: str | None) -> UnitFilter:
+    """The filter with the seconds of the windows of time that it names."""
+    grid = decode_grid(units)
+    if filters.unit is None or grid is None or grid.by != "time":
+        return filters
+    try:
+        window = parse_range(grid, filters.unit)
+    except ValueError as error:
+        if _SECONDS.fullmatch(filters.unit):
+            return filters
+        raise TraceError("body_invalid", f"The unit: {error}.", field="unit") from None
+    return replace(filters, unit=None, start=window.start, end=window.end)
 
 
 async def _committed(
@@ -214,6 +237,7 @@ def _task_of(row: asyncpg.Record) -> UUID | None:
 def _unit(
     row: asyncpg.Record,
     version: UUID,
+    units: str | None,
     makers: dict[UUID, Maker],
     commit: CommitBatches | None,
 ) -> LineageUnit:
@@ -224,6 +248,7 @@ def _unit(
         LineageUnit,
         row,
         unit=_unit_of(row),
+        window=window_words(units, row["range_start"], row["range_end"]),
         dataset_version=version,
         task_id=task_id if maker else None,
         dag=dag,

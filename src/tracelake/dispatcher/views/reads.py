@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.words import window_words
 from tracelake.wire.datasets import ReadRange
 from tracelake.wire.units import PayloadInput
 
@@ -29,6 +30,8 @@ _READ = """
             SELECT max(f.range_start) FROM dataset_units f
             WHERE f.dataset_uuid = $1 AND f.dataset_version = $2 AND f.range_start <= $3), $3)
     ORDER BY u.range_start LIMIT $6"""
+
+_GRID = "SELECT units FROM dataset_versions WHERE dataset_uuid = $1 AND dataset_version = $2"
 
 _PINS = msgspec.json.Decoder(dict[str, datetime | None])
 _LAST = 2**63 - 1
@@ -68,4 +71,5 @@ async def _ranges_of(connection: Connection, item: PayloadInput, pinned: datetim
                     as_of=pinned,
                 )
             )
-    return ranges
+    units = await connection.fetchval(_GRID, *generation) if ranges else None
+    return [msgspec.structs.replace(item, window=window_words(units, item.start, item.end)) for item in ranges]

@@ -17,6 +17,7 @@ from tracelake.dispatcher.views.dags import dag_exists
 from tracelake.dispatcher.views.jobs import read_outputs
 from tracelake.dispatcher.views.settled import task_horizon
 from tracelake.dispatcher.views.shared import EVENT_COLUMNS, from_json, read_inputs, to_event, to_unit
+from tracelake.dispatcher.views.words import window_words
 from tracelake.errors import TraceError
 from tracelake.wire.tasks import AttemptRow, TaskDetail, TaskRow, TasksPage
 
@@ -52,7 +53,9 @@ _FOLLOWING = """
 _COLUMNS = """
     t.task_id, j.dag_name AS dag, j.name AS job, j.operator, t.status, t.attempt, t.max_attempts, t.held,
     t.cancel_requested, t.skipped_at, t.unit, t.revision, t.created_at, t.claimed_at, t.finished_at, t.next_retry_at,
-    t.error"""
+    t.error, t.unit_start, t.unit_end,
+    (SELECT g.units FROM job_outputs o JOIN dataset_versions g USING (dataset_uuid, dataset_version)
+     WHERE o.job_id = t.job_id ORDER BY o.output_index LIMIT 1) AS units"""
 
 _ROWS = f"""
     SELECT {_COLUMNS} FROM tasks t JOIN jobs j USING (job_id)
@@ -184,7 +187,8 @@ def first_id(at: datetime) -> UUID:
 
 def _task(row: asyncpg.Record) -> TaskRow:
     skipped = row["skipped_at"] is not None and row["status"] == "Failed" and row["next_retry_at"] is None
-    return to_struct(TaskRow, row, skipped=skipped, unit=to_unit(row["unit"]))
+    window = window_words(row["units"], row["unit_start"], row["unit_end"])
+    return to_struct(TaskRow, row, skipped=skipped, unit=to_unit(row["unit"]), window=window)
 
 
 def _attempt(row: asyncpg.Record, spark: Mapping[int, str], logs: Collection[int]) -> AttemptRow:

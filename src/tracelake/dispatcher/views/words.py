@@ -1,8 +1,13 @@
 """Words that views and explanations share: spans of time, units, full queues."""
 
 from datetime import datetime
+from functools import lru_cache
+
+import msgspec
 
 from tracelake.dispatcher.views.paging import CAP
+from tracelake.model.dag import UnitGrid
+from tracelake.model.windows import describe_range
 
 _SPANS = ((86400, "d"), (3600, "h"), (60, "m"))
 
@@ -35,10 +40,32 @@ def waiting(events: int) -> str:
     return f"{counted(events, 'event', most=CAP)} {'waits' if events == 1 else 'wait'}"
 
 
-def unit_words(unit_key: str) -> str:
-    """A unit's key for people: `c:12` is cursor 12, `p:10-19` is 10-19."""
+def unit_words(unit_key: str, units: str | None = None) -> str:
+    """A unit's key for people: `c:12` is cursor 12, `p:10-19` is 10-19; of windows of time, their date.
+
+    `units`: the grid of the generation, as `dataset_versions.units` has it.
+    """
     kind, _, text = unit_key.partition(":")
-    return f"cursor {text}" if kind == "c" else text or unit_key
+    if kind == "c":
+        return f"cursor {text}"
+    start, _, end = text.partition("-")
+    if units is not None and start.isdigit() and end.isdigit():
+        return window_words(units, int(start), int(end)) or text
+    return text or unit_key
+
+
+def window_words(units: str | None, start: int | None, end: int | None) -> str | None:
+    """The dates of windows of time side by side, like `2026-03-03`; None for units that are no windows of time."""
+    grid = decode_grid(units)
+    if grid is None or grid.by != "time" or start is None or end is None:
+        return None
+    return describe_range(grid, start, end)
+
+
+@lru_cache(maxsize=256)
+def decode_grid(units: str | None) -> UnitGrid | None:
+    """The grid of a generation from `dataset_versions.units`."""
+    return None if units is None else msgspec.json.decode(units, type=UnitGrid)
 
 
 def full_state(

@@ -30,6 +30,8 @@ NEWEST_EVENTS = 1_000
 _DATASET = """
     SELECT d.dataset_uuid, d.current_version, d.staged_version, d.dag_name, g.building_version,
            a.number AS active_number, b.number AS building_number, newest.unit, newest.created_at, trace_now() AS now,
+           (SELECT units FROM dataset_versions n
+            WHERE n.dataset_uuid = d.dataset_uuid AND n.dataset_version = d.current_version) AS units,
            (SELECT max(v.number) FROM job_outputs o JOIN dag_version_jobs j USING (job_id)
             JOIN dag_versions v USING (dag_version_id) WHERE o.dataset_uuid = d.dataset_uuid) AS newest_with
     FROM datasets d
@@ -90,7 +92,7 @@ async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, n
         reasons.append(reason("no_producer", text, ("see it", f"trace datasets {name}")))
     elif not rebuilding or row["active_number"] is not None:
         reasons.append(_removed(row, name))
-    if writers and all(item.code == "events_outdated" for item in reasons):
+    if writers and all(item.state == "fine" for item in reasons) and (row["unit"] is not None or not reasons):
         reasons.insert(0, _fresh(row, writers))
     return answer("dataset", name, [*reasons, *gaps])
 
@@ -124,13 +126,14 @@ async def _unrouted(connection: Connection, row: asyncpg.Record, name: str) -> l
         if event["state"] == "AwaitsCommit":
             events = counted(event["number"], "event", most=NEWEST_EVENTS)
             verb = "waits" if event["number"] == 1 else "wait"
-            first = unit_words(event["unit"])
+            first = unit_words(event["unit"], row["units"])
             text = f"{events} of it {verb} for the commit of the files, the first ({first}) for {age}."
             reasons.append(reason("events_await_commit", text, step, references=refers))
         else:
+            newest = unit_words(event["unit"], row["units"])
             text = (
-                f"The newest event ({unit_words(event['unit'])}, {age} ago) comes from older inputs than its unit "
-                "was completed with, and is not passed on."
+                f"The newest event ({newest}, {age} ago) comes from older inputs than its unit was completed with, "
+                "and is not passed on."
             )
             reasons.append(reason("events_outdated", text, step, references=refers))
     return reasons
@@ -211,7 +214,7 @@ async def _causes(connection: Connection, org_id: UUID, writers: list[Subject], 
             all_reasons = own if distance == 0 else [*own, _upstream(subject, distance, causes)]
             return all_reasons + [item.about(subject.name) for item in causes]
         if distance == 0:
-            own += [item.about(subject.name) for item in reasons if item.state != "fine"]
+            own += [item.about(subject.name) for item in reasons if item.state != "fine" or item.code == "window_open"]
         read = await _read(connection, subject, reasons)
         lacking = any(item.code == "input_waits" for item in reasons)
         buffered = await buffered_reasons(connection, [uuid for uuid, _ in read], pressure) if lacking else {}
@@ -259,4 +262,4 @@ def _upstream(subject: Subject, distance: int, causes: list[Reason]) -> Reason:
 def _newest(row: asyncpg.Record) -> str:
     if row["unit"] is None:
         return " It has no event yet."
-    return f" The newest is {unit_words(row['unit'])}, {since(row['created_at'], row['now'])} ago."
+    return f" The newest is {unit_words(row['unit'], row['units'])}, {since(row['created_at'], row['now'])} ago."

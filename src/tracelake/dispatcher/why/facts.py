@@ -38,8 +38,9 @@ _JOB = """
 
 _EDGES = f"""
     SELECT e.dataset_uuid, e.drain_until, {EDGE_COLUMNS}, newest.created_at AS newest_at, newest.unit AS newest_unit,
-           newest.cursor AS newest_cursor, newest.passed
+           newest.cursor AS newest_cursor, newest.passed, g.units
     FROM edges e JOIN datasets d USING (dataset_uuid)
+    LEFT JOIN dataset_versions g ON g.dataset_uuid = e.dataset_uuid AND g.dataset_version = e.dataset_version
     LEFT JOIN LATERAL (
         SELECT v.created_at, v.unit, v.cursor,
                v.cursor < e.routed AND v.revision = '' AND v.effective_revision = '' AND v.invalidates IS NULL

@@ -186,7 +186,8 @@ async def _join(connection: Connection, edges: list[asyncpg.Record]) -> list[Rea
     if missing is None:
         return []
     lacks = missing.lacks["dataset"]
-    text = f"input {missing.has} has {unit_words(missing.unit)}, and {lacks} does not have it yet."
+    unit = unit_words(missing.unit, missing.lacks["units"])
+    text = f"input {missing.has} has {unit}, and {lacks} does not have it yet."
     step = ("see why", f"trace why {lacks}")
     return [reason("join_waits", lambda it: f"{it.possessive} {text}", step, references=[("dataset", lacks)])]
 
@@ -251,9 +252,8 @@ def _up_to_date(subject: Subject, edges: list[asyncpg.Record]) -> Reason:
     if newest is None:
         return reason("up_to_date", lambda it: f"{it.subject} has no inputs that could bring it work.")
     dataset, age = newest["dataset"], since(newest["newest_at"], subject.now)
-    text = (
-        f"has done everything that came in; the newest was {unit_words(newest['newest_unit'])} of {dataset}, {age} ago."
-    )
+    unit = unit_words(newest["newest_unit"], newest["units"])
+    text = f"has done everything that came in; the newest was {unit} of {dataset}, {age} ago."
     return reason("up_to_date", lambda it: f"{it.subject} {text}", references=[("dataset", dataset)])
 
 

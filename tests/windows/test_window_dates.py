@@ -1,0 +1,120 @@
+"""Windows of time as people write them: in replies, as arguments, and in explanations."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.api.support import User
+from tests.windows.support import WindowFlow
+from tests.windows.test_windows import deploy, put
+from tracelake.cli.options import parse_range_or_windows
+from tracelake.errors import TraceError
+from tracelake.model.dag import UnitGrid
+from tracelake.model.windows import Window, describe_range, parse_range, shift_window, window_at
+from tracelake.wire.jobs import BlockRange
+
+HOURS = "units: {by: time, grain: hour}\n    inputs: [{from: {job: blocks}, by: timestamp}]"
+GRIDS = [UnitGrid(by="time", grain="hour")] + [
+    UnitGrid(by="time", grain=grain, time_zone=zone)
+    for grain in ("day", "week", "month")
+    for zone in ("UTC", "Europe/Berlin", "America/Sao_Paulo", "Pacific/Apia")
+]
+
+
+@given(st.sampled_from(GRIDS), st.integers(86400 * 40, 4_000_000_000), st.integers(0, 3))
+def test_what_is_shown_can_be_given(grid: UnitGrid, second: int, more: int) -> None:
+    first = window_at(grid, second)
+    last = shift_window(grid, first, more)
+    text = describe_range(grid, first.start, last.end)
+    assert parse_range(grid, text) == Window(first.start, last.end)
+    assert parse_range_or_windows(text) == text, "and the command line takes it for windows, not for blocks"
+
+
+@pytest.mark.parametrize(
+    ("grain", "text", "problem"),
+    [
+        ("day", "2026-3-3", "expected a window like 2026-03-03, received 2026-3-3"),
+        ("day", "2026-02-30", "expected a window like 2026-03-03, received 2026-02-30"),
+        ("day", "", "received nothing"),
+        ("day", "2026-03-03..2026-03-01", "in their order"),
+        ("hour", "2026-03-03 13:30", "expected a window like 2026-03-03 13:00"),
+        ("hour", "2026-03-03 24:00", "expected a window like"),
+        ("week", "2026-W60", "expected a window like 2026-W10"),
+        ("month", "2026-13", "expected a window like 2026-03, received 2026-13"),
+        ("month", "9999-12", "expected a window like"),
+    ],
+)
+def test_other_spellings_are_refused(grain: str, text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_range(UnitGrid(by="time", grain=grain), text)  # type: ignore[arg-type]
+
+
+def test_a_date_that_a_clock_leaves_out_is_refused() -> None:
+    with pytest.raises(ValueError, match="leaves it out"):
+        parse_range(UnitGrid(by="time", grain="day", time_zone="Pacific/Apia"), "2011-12-30")
+
+
+def test_a_range_of_blocks_stays_one() -> None:
+    assert parse_range_or_windows("1_000-2_000") == BlockRange(start=1000, end=2000)
+    for text in ("2000-1000", "2026-03-03 13:30", "x"):
+        with pytest.raises(ValueError, match=r"starts after its end|neither a range"):
+            parse_range_or_windows(text)
+
+
+def test_replies_have_the_date_and_take_it(windows: WindowFlow) -> None:
+    """Block n has the time 10 n, so an hour has 360 blocks."""
+    deploy(windows, HOURS)
+    put(windows, 0, 799, "a")
+    windows.run_windows("model")
+    user = User(windows.harness, windows.org, "writer")
+    tasks = user.get("/v1/tasks?job=model")["tasks"]
+    assert [(task["unit"]["start"], task["window"]) for task in tasks] == [
+        (3600, "1970-01-01 01:00"),
+        (0, "1970-01-01 00:00"),
+    ]
+    assert user.get("/v1/tasks?job=blocks")["tasks"][0].get("window") is None
+    for unit, starts in (
+        ("1970-01-01 01:00", [3600]),
+        ("1970-01-01T00:00..1970-01-01T01:00", [0, 3600]),
+        ("3600-7199", [3600]),
+        ("1970-01-02 00:00", []),
+    ):
+        units = user.get(f"/v1/datasets/model/lineage?unit={unit.replace(' ', '%20')}")["units"]
+        assert [item["unit"]["start"] for item in units] == starts
+        assert all(item["window"] == f"1970-01-01 0{item['unit']['start'] // 3600}:00" for item in units)
+    refused = user.call("GET", "/v1/datasets/model/lineage?unit=1970-01-01")
+    assert refused.status == 422, refused
+    assert "expected a window like 2026-03-03 13:00, received 1970-01-01" in refused.body["error"]["message"]
+
+
+def test_a_window_is_triggered_by_its_date(windows: WindowFlow) -> None:
+    deploy(windows, HOURS)
+    put(windows, 0, 799, "a")
+    windows.run_windows("model")
+    windows.trigger("w", "model", window="1970-01-01 01:00")
+    assert [task["unit_key"] for task in windows.tasks("model", "Queued")] == ["p:3600-7199"]
+    for job, window, message in (
+        ("model", "1970-01-01", "expected a window like 2026-03-03 13:00, received 1970-01-01"),
+        ("model", "1970-01-01 00:00..1970-01-01 01:00", "Expected one window, received several"),
+        ("model", "1970-01-03 00:00", "do not cover 1970-01-03 00:00"),
+        ("blocks", "1970-01-01 00:00", "no windows of time"),
+        ("src", "1970-01-01 00:00", "no windows of time"),
+    ):
+        with pytest.raises(TraceError, match=message):
+            windows.trigger("w", job, window=window)
+
+
+def test_a_dataset_tells_of_the_window_that_is_open(windows: WindowFlow) -> None:
+    deploy(windows, HOURS)
+    put(windows, 0, 99, "a")
+    user = User(windows.harness, windows.org)
+    reply = user.get("/v1/why/dataset/model")
+    assert [item["code"] for item in reply["reasons"]] == ["window_open"], "there is no unit yet, and none is due"
+    put(windows, 100, 799, "b")
+    windows.run_windows("model")
+    reply = user.get("/v1/why/dataset/model")
+    assert [item["code"] for item in reply["reasons"]] == ["fresh", "window_open"]
+    assert "The newest is 1970-01-01 01:00" in reply["summary"]
+    assert "The window 1970-01-01 02:00 is not over" in reply["summary"]
+    job = user.get("/v1/why/job/w/model")
+    assert "The window 1970-01-01 02:00 is not over" in job["summary"]
