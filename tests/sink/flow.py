@@ -135,7 +135,9 @@ class Hands:
         store = TableStore(flow.data_dsn)
         try:
             for index, batch in enumerate(batches):
-                data = flow.harness.run(flow.harness.objects.get(batch.batch_uri, if_match=batch.etag))
+                data: bytes | None = b""
+                if not batch.is_empty:
+                    data = flow.harness.run(flow.harness.objects.get(batch.batch_uri, if_match=batch.etag))
                 try:
                     rows = parse_batch(reader, batch, data)
                 except BadBatchError as error:
@@ -429,7 +431,8 @@ class BufferFlow:
     def commits(self) -> dict[int, int]:
         """Which commit each batch became visible with, as the Dispatcher knows it."""
         rows = self.harness.sql(
-            "SELECT publish_seq, commit_seq FROM buffer_publishes WHERE org_id = $1 AND committed_at IS NOT NULL",
+            "SELECT publish_seq, commit_seq FROM buffer_publishes "
+            "WHERE org_id = $1 AND committed_at IS NOT NULL AND dropped_at IS NULL",
             self.org_id(),
         )
         return {row["publish_seq"]: row["commit_seq"] for row in rows}
