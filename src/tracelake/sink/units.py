@@ -86,9 +86,9 @@ def plan_units(
     for node_id, unit, publish_seq, task_id, attempt, complete in run(
         _PARTS, str(dataset_uuid), [str(unit.node_id) for _, unit in loaded], [unit.unit for _, unit in loaded]
     ):
-        known = _contribution(units, (UUID(node_id), unit), (UUID(task_id), attempt))
-        known.loaded.add(publish_seq)
-        known.complete = complete
+        earlier = _contribution(units, (UUID(node_id), unit), (UUID(task_id), attempt))
+        earlier.loaded.add(publish_seq)
+        earlier.complete = complete
     for item, unit in loaded:
         producer = item.batch.producer
         contribution = _contribution(units, (unit.node_id, unit.unit), (producer.task_id, producer.attempt))
