@@ -217,7 +217,7 @@ class BufferFlow:
     def __post_init__(self) -> None:
         self.flow = Flow(self.harness, self.org)
         self.deploy()
-        self.blocks = 100
+        self.blocks = 0
         self.triggered: set[int] = set()
 
     def deploy(self, *more: str, limits: str = "", indexes: str = "[]") -> Any:

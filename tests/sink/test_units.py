@@ -149,32 +149,32 @@ def test_a_table_is_what_its_units_consist_of(dsn: str, store: TableStore, on_co
 
 def test_a_unit_that_is_computed_again_keeps_nothing_of_before(flow: BufferFlow) -> None:
     flow.write([{"key": 1, "value": "other"}, {"key": 2, "value": "other"}], job="right")
-    flow.write([{"key": 2, "value": "old"}, {"key": 3, "value": "old"}], block=1)
-    flow.write([{"key": 4, "value": "next"}], block=2)
+    flow.write([{"key": 2, "value": "old"}, {"key": 3, "value": "old"}], block=101)
+    flow.write([{"key": 4, "value": "next"}], block=102)
     flow.sink()
     assert flow.rows() == [(1, "other"), (2, "old"), (3, "old"), (4, "next")]
     before = max(flow.commits().values())
-    flow.write([{"key": 5, "value": "new"}], block=1)
+    flow.write([{"key": 5, "value": "new"}], block=101)
     flow.sink()
     assert flow.rows() == [(1, "other"), (2, "other"), (4, "next"), (5, "new")]
     changed = flow.data_sql(f"SELECT key FROM {flow.table} WHERE _commit_seq > {before} ORDER BY key")
     assert changed == [(2,), (5,)], "who follows the commits sees what became visible"
-    flow.write(block=1)
+    flow.write(block=101)
     flow.sink()
     assert flow.rows() == [(1, "other"), (2, "other"), (4, "next")], "it has no rows any more"
-    flow.write(block=2)
+    flow.write(block=102)
     assert flow.sink() == 1
     assert flow.rows() == [(1, "other"), (2, "other")]
-    flow.write(block=3)
+    flow.write(block=103)
     assert flow.sink() == 0, "it never had any: nobody needs to know"
 
 
 @pytest.mark.parametrize("end", ["replay", "drop"])
 def test_batches_of_a_unit_become_visible_together(flow: BufferFlow, end: str) -> None:
-    flow.write([{"key": 1, "value": "old"}], block=1)
+    flow.write([{"key": 1, "value": "old"}], block=101)
     flow.sink()
-    flow.write([{"key": 2, "value": "new"}], [{"key": 3, "memo": "new"}], [{"key": 4, "value": "new"}], block=1)
-    flow.write([{"key": 9, "value": "next"}], block=2)
+    flow.write([{"key": 2, "value": "new"}], [{"key": 3, "memo": "new"}], [{"key": 4, "value": "new"}], block=101)
+    flow.write([{"key": 9, "value": "next"}], block=102)
     flow.batches = 1
     flow.sink()
     assert len(flow.letters()) == 1
@@ -189,10 +189,10 @@ def test_batches_of_a_unit_become_visible_together(flow: BufferFlow, end: str) -
 
 
 def test_a_newer_run_does_not_wait_for_a_dead_letter_of_an_older_one(flow: BufferFlow) -> None:
-    flow.write([{"key": 1, "value": "a"}], [{"key": "bad"}], block=1)
+    flow.write([{"key": 1, "value": "a"}], [{"key": "bad"}], block=101)
     flow.sink()
     assert flow.rows() == []
-    flow.write([{"key": 2, "value": "b"}], block=1)
+    flow.write([{"key": 2, "value": "b"}], block=101)
     flow.sink()
     assert flow.rows() == [(2, "b")]
     flow.drop()
@@ -202,8 +202,8 @@ def test_a_newer_run_does_not_wait_for_a_dead_letter_of_an_older_one(flow: Buffe
 
 
 def test_the_run_that_completed_last_is_the_unit_whatever_was_published_first(flow: BufferFlow) -> None:
-    first, first_lease = flow.attempt("left", 1)
-    second, second_lease = flow.attempt("left", 1)
+    first, first_lease = flow.attempt("left", 101)
+    second, second_lease = flow.attempt("left", 101)
     flow.publish_by(second, second_lease, [{"key": 2, "value": "second"}])
     flow.publish_by(first, first_lease, [{"key": 1, "value": "first"}])
     flow.flow.complete(first, first_lease)
@@ -217,9 +217,9 @@ DEATHS = ("received", "fetched", "committing", "staged", "merged", "committed", 
 
 @pytest.mark.parametrize("moment", DEATHS)
 def test_a_sink_that_dies_anywhere_shows_all_of_a_unit_or_nothing(flow: BufferFlow, moment: str) -> None:
-    flow.write([{"key": 1, "value": "old"}], [{"key": 2, "value": "old"}], block=1)
+    flow.write([{"key": 1, "value": "old"}], [{"key": 2, "value": "old"}], block=101)
     flow.sink()
-    flow.write([{"key": 2, "value": "new"}], [{"key": 3, "value": "new"}], [{"key": 4, "value": "new"}], block=1)
+    flow.write([{"key": 2, "value": "new"}], [{"key": 3, "value": "new"}], [{"key": 4, "value": "new"}], block=101)
     old, new = [(1, "old"), (2, "old")], [(2, "new"), (3, "new"), (4, "new")]
     flow.batches = 1
     for _ in range(3):  # in each of the three transactions
