@@ -16,7 +16,7 @@ from tracelake.dag.inference import ColumnInference
 from tracelake.dag.kinds import INVALID, Record
 from tracelake.dag.nodes import MapNode
 from tracelake.dag.problems import one_of, shown
-from tracelake.model.dag import OutputCheck, CheckKind, OutputAddress
+from tracelake.model.dag import CheckKind, OutputAddress, OutputCheck
 
 _MAX_NAME = 128
 _ONE = "Give it one of them; write another entry for another check."
