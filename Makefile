@@ -12,7 +12,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-system lint soak lock docs pictures clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline bench-sandbox bench-udf bench-start bench-query bench-credentials bench-columns bench-models
+.PHONY: help setup setup-dev demo test test-system lint soak lock docs pictures clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline bench-sandbox bench-udf bench-start bench-query bench-credentials bench-columns bench-models bench-checks
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -156,6 +156,9 @@ bench-columns: setup-dev ## Columns inferred at deploy against sqlglot's optimiz
 
 bench-models: setup-dev ## Models by day: an update against all days, a long history, DuckDB's full refresh; last line is JSON
 	@$(PY) -m benchmarks.models $(ARGS)
+
+bench-checks: setup-dev ## What checks cost an attempt: in one pass, one by one, beside writing the rows; last line is JSON
+	@$(PY) -m benchmarks.checks $(ARGS)
 
 bench-smoke: .bench-peers/made .venv-peers/made ## Show that every benchmark still runs (minutes; the figures mean nothing)
 	@$(PY) -m benchmarks.smoke

@@ -4,7 +4,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from tracelake.model.dag import CheckKind
 from tracelake.wire.audit import AuditPage, AuditRow
+from tracelake.wire.checks import CheckRow
 from tracelake.wire.dags import (
     BuildProgress,
     DagRow,
@@ -309,6 +311,21 @@ def dataset(**changes: Any) -> DatasetDetail:
         owner="data team",
         columns=[DatasetColumnRow(name="price", type="double", nullable=False, description="In dollars.")],
         columns_complete=True,
+        checks=[
+            CheckRow(
+                dataset="prices_out",
+                name="range_price",
+                kind=CheckKind.RANGE,
+                severity="error",
+                job="prices/fetch",
+                expected="price at least 0",
+                state="failed",
+                checked_at=EARLIER,
+                units=3,
+                failing_units=1,
+                message="price is not at least 0 in 1 of 10 rows",
+            )
+        ],
         content=DatasetContent(
             units=100,
             rows=12_345,

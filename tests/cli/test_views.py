@@ -188,7 +188,7 @@ def evil(answer: Any) -> Any:
             return {name: change(item, name) for name, item in value.items()}
         if isinstance(value, list):
             return [change(item, key) for item in value]
-        fixed = ("status", "state", "phase", "change", "partition_key", "kind")
+        fixed = ("status", "state", "phase", "change", "partition_key", "kind", "severity")
         plain = isinstance(value, str) and key not in fixed and not value.startswith(("01890000", "20"))
         return value + EVIL if plain else value
 

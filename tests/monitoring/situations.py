@@ -49,6 +49,14 @@ jobs:
   - {name: src, activation: source, source: {kind: manual}}
   - {name: work, activation: reactive, operator: noop, inputs: [{from: {job: src}}]}
 """
+CHECKED = """
+name: d
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: src, activation: source, source: {kind: manual}}
+  - {name: work, activation: reactive, operator: decode_logs, inputs: [{from: {job: src}}],
+     checks: [{freshness: {max_age: 2h}}]}
+"""
 HEAD = """
 name: d
 jobs:
@@ -419,6 +427,14 @@ def sink_away(stage: Stage) -> Trouble:
     stage.harness.advance(150)
 
 
+def dataset_late(stage: Stage) -> Trouble:
+    flow = Flow(stage.harness)
+    yield
+    flow.deploy(CHECKED)
+    yield
+    stage.harness.advance(7_300)
+
+
 def renewal_fails(stage: Stage) -> Trouble:
     home = Home(stage.harness.home)
     home.run.mkdir()
@@ -541,6 +557,7 @@ SITUATIONS: dict[str, Callable[[Stage], Trouble]] = {
     "TraceQueueTripped": queue_tripped,
     "TraceQueueNearlyFull": queue_nearly_full,
     "TraceInputHeld": input_held,
+    "TraceDatasetLate": dataset_late,
     "TraceTasksFail": input_held,
     "TraceWorkNotTaken": work_not_taken,
     "TraceEventsPileUp": events_pile_up,

@@ -82,6 +82,7 @@ def test_nothing_goes_before_its_time_and_the_plan_says_what_will(flow: Flow) ->
     plan = flow.harness.service("GET", "/internal/gc").body
     assert {row["kind"]: row["rows"] for row in plan["rows"]} == {
         "triggers": 1, "task_attempts": 1, "spark_metrics": 2, "query_audit": 0, "tasks": 0, "run_logs": 0,
+        "check_results": 0,
     }  # fmt: skip
     assert collect(flow) == {"triggers": 1, "task_attempts": 1, "spark_metrics": 2}
     assert collect(flow) == {}, "the same again changes nothing"
@@ -121,6 +122,7 @@ def test_zero_keeps_everything(state_dsn: str, queue_dsn: str, tmp_path: Path) -
         trigger_retention_days=0,
         attempt_retention_days=0,
         task_retention_days=0,
+        check_retention_days=0,
         query_audit_retention_days=0,
         log_retention_days=0,
         kept_versions=0,

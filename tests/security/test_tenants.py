@@ -45,6 +45,8 @@ NAMED: list[tuple[str, str, Any]] = [
     ("POST", "/v1/tasks/{task_id}/skip", None),
     ("GET", "/v1/events?dataset={name}", None),
     ("GET", "/v1/datasets/{name}", None),
+    ("GET", "/v1/checks?dataset={name}", None),
+    ("GET", "/v1/datasets/{name}/check-results", None),
     ("GET", "/v1/datasets/{name}/lineage", None),
     ("POST", "/v1/datasets/{name}/files", {}),
     ("POST", "/v1/datasets/{name}/rows", {}),
@@ -75,6 +77,7 @@ LISTS = [
     "/v1/sources",
     "/v1/tasks",
     "/v1/events",
+    "/v1/checks",
     "/v1/datasets",
     "/v1/dlq",
     "/v1/audit",
@@ -129,6 +132,8 @@ class Owner:
 def owner(harness: DispatcherHarness) -> Owner:
     world = World(harness)
     Hook(harness, world.org).deploy().sent()
+    checks = '{"checks": [{"name": "freshness", "kind": "freshness", "max_age_seconds": 60}]}'
+    harness.sql("UPDATE jobs SET document = $2::json WHERE job_id = $1", world.fetch, checks)
     flow = BufferFlow(harness, "postgresql://nowhere", world.org)
     task_ids = [str(world.task(world.fetch, state)) for state in ("Queued", "Running", "Failed", "Completed")]
     world.commit(world.blocks, (0, 9), UUID(task_ids[-1]))

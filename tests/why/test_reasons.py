@@ -10,7 +10,9 @@ from tracelake.dispatcher.why.answer import answer, is_cause, reason
 from tracelake.dispatcher.why.reasons import REASONS, reasons_markdown
 
 CODE = "".join(path.read_text() for path in Path(why.__path__[0]).glob("*.py") if path.name != "reasons.py")
-TESTS = "".join(path.read_text() for name in ("why", "windows") for path in (ROOT / "tests" / name).glob("test_*.py"))
+TESTS = "".join(
+    path.read_text() for name in ("why", "windows", "checks") for path in (ROOT / "tests" / name).glob("test_*.py")
+)
 
 
 @pytest.mark.parametrize("code", REASONS)

@@ -7,9 +7,9 @@ from datetime import datetime
 from uuid import UUID
 
 from tracelake.catalogue.spec import OperatorConfig
-from tracelake.model.dag import Schema
+from tracelake.model.dag import OutputCheck, Schema
 from tracelake.ports import ObjectMeta, SecretValues
-from tracelake.wire.task_calls import DatasetPublished, OutputReport, SparkMetrics, TableColumn
+from tracelake.wire.task_calls import CheckReport, DatasetPublished, OutputReport, SparkMetrics, TableColumn
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
 
@@ -102,6 +102,10 @@ class OperatorContext:
     an operator must neither report them nor write them into data."""
     org: str = ""
     """The name of the task's org: paid or protected resources are used only for their own org."""
+    checks: Sequence[OutputCheck] = ()
+    """Of the rows that it writes. Whoever runs the operator evaluates them."""
+    references: Sequence[PayloadInput] = ()
+    """What the checks read besides."""
     traceparent: str | None = None
     """The attempt's span as W3C `traceparent`, if it is traced: the parent of the operator's own spans."""
 
@@ -113,3 +117,5 @@ class OperatorResult:
     datasets_published: list[DatasetPublished] = field(default_factory=list)
     spark: SparkMetrics | None = None
     """Added by the worker."""
+    checks: list[CheckReport] = field(default_factory=list)
+    """Added by whoever evaluates them."""

@@ -6,6 +6,7 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
+from tracelake.cli.checks import checks_listing
 from tracelake.cli.jobs import edge_text
 from tracelake.cli.listing import Cell, Listing, ListingColumn, fields, sections
 from tracelake.cli.session import EXAMPLE, Session, user_command
@@ -154,6 +155,7 @@ def dataset_parts(detail: DatasetDetail) -> list[RenderableType]:
         fields(pairs),
         *sections(
             ("Columns" if detail.columns_complete else "Columns (there may be others)", _columns(detail)),
+            ("Checks", checks_listing(detail.checks)),
             ("Generations", _generations(detail.generations, row.storage)),
             ("Readers", _readers(detail)),
             ("Current generation over time", _pointers(detail)),

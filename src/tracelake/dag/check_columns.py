@@ -1,27 +1,22 @@
 """Compares a check with the columns of its output, as far as they are known before anything runs."""
 
-import re
 from collections.abc import Sequence
-from datetime import date, datetime
 from typing import TYPE_CHECKING
 
-from tracelake.catalogue.sql.columns.types import NUMERIC, TIMES, SqlType, parse_type
+from tracelake.catalogue.check_values import OUTPUT_RELATION, misfit
+from tracelake.catalogue.sql.columns.types import NUMERIC, TIMES, parse_type
 from tracelake.catalogue.sql.findings import SqlRefusedError, offset_of
 from tracelake.dag.draft import CheckDraft
 from tracelake.dag.kinds import DocumentPlace
 from tracelake.dag.problems import one_of, shown
 from tracelake.model.columns import DatasetColumn, DatasetColumns
-from tracelake.model.dag import CheckKind, Scalar
+from tracelake.model.dag import CheckKind
 
 if TYPE_CHECKING:
     from tracelake.catalogue.sql.columns.scopes import SqlRelation
     from tracelake.dag.inference import ColumnInference
 
-OUTPUT_RELATION = "output"
-"""The rows of the unit in a check of kind `sql`."""
 _SHOWN = 20
-_NUMBER = re.compile(r"-?[0-9]{1,78}(?:\.[0-9]{1,78})?")
-_BYTES = re.compile("0x(?:[0-9a-fA-F]{2})*")
 
 
 def check_known_columns(check: CheckDraft, names: Sequence[str], inference: "ColumnInference") -> None:
@@ -59,10 +54,7 @@ def _check_type(check: CheckDraft, column: DatasetColumn, place: DocumentPlace) 
     value = check.record.values[check.kind]
     if not kind.is_known:
         return
-    if check.kind is CheckKind.UNIQUE and "map<" in str(kind):
-        message = f"The column {shown(column.name)} is {kind}, and maps cannot be compared."
-        place.problem("check_type", message, "Name other columns.")
-    elif check.kind is CheckKind.RELATIONSHIP and kind.items:
+    if check.kind is CheckKind.RELATIONSHIP and kind.items:
         message = f"A relationship compares single values, and {shown(column.name)} is {kind}."
         place.problem("check_type", message, "Name another column.")
     elif check.kind is CheckKind.RANGE:
@@ -83,28 +75,6 @@ def _check_type(check: CheckDraft, column: DatasetColumn, place: DocumentPlace) 
             if wrong := misfit(kind, item):
                 where.problem("check_type", f"The column {shown(column.name)} is {kind}: {wrong}.")
                 return
-
-
-def misfit(kind: SqlType, value: Scalar) -> str | None:
-    """What to write instead, if no row of such a column can be compared with the value; None if one can."""
-    text = isinstance(value, str)
-    if kind.kind == "boolean":
-        return None if isinstance(value, bool) else "write true or false"
-    if isinstance(value, bool):
-        return "a boolean does not fit"
-    if kind.kind in NUMERIC:
-        number = not text or _NUMBER.fullmatch(str(value)) is not None
-        return None if number else "write a number, in quotes if it is long"
-    if not text:
-        return "write text in quotes"
-    if kind.kind == "binary":
-        return None if _BYTES.fullmatch(str(value)) else "write hexadecimal digits after 0x, in quotes"
-    if kind.kind in TIMES:
-        try:
-            (date if kind.kind == "date" else datetime).fromisoformat(str(value))
-        except ValueError:
-            return 'write it as in ISO 8601, in quotes: "2024-01-31"'
-    return None
 
 
 def _check_comparable(own: DatasetColumn, other: DatasetColumn, place: DocumentPlace) -> None:

@@ -19,6 +19,7 @@ from tracelake.dag.problems import one_of, shown
 from tracelake.model.dag import CheckKind, OutputAddress, OutputCheck
 
 _MAX_NAME = 128
+MAX_OF_JOB = 200
 _ONE = "Give it one of them; write another entry for another check."
 
 
@@ -34,6 +35,19 @@ def read_checks(draft: Draft) -> None:
                 for number, writer in enumerate(entry.writers):
                     _add(draft, record, writer, entry, repeated=number > 0)
     _check_names(draft)
+    _check_number(draft)
+
+
+def _check_number(draft: Draft) -> None:
+    """An attempt reports all of them at once."""
+    counts: dict[str, int] = {}
+    for check in draft.checks:
+        number = counts[check.output.job] = counts.get(check.output.job, 0) + 1
+        if number == MAX_OF_JOB + 1:
+            message = f"Job `{check.output.job}` has more than {MAX_OF_JOB} checks, with those of its datasets."
+            check.record.place.problem(
+                "out_of_range", message, "Leave some out, or write several as one of kind `sql`."
+            )
 
 
 def _output_of(job: JobDraft, record: Record) -> OutputAddress | None:

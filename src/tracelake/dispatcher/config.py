@@ -52,6 +52,7 @@ class DispatcherConfig:
     trigger_retention_days: int
     attempt_retention_days: int
     task_retention_days: int
+    check_retention_days: int
     query_audit_retention_days: int
     query_batch_seconds: int
     query_batch_running: int

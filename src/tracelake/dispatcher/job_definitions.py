@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.records import columns
 from tracelake.errors import TraceError
-from tracelake.model.dag import Input, Strategy, Udf, UnitGrid
+from tracelake.model.dag import Input, OutputCheck, Strategy, Udf, UnitGrid
 from tracelake.model.ids import new_id
 from tracelake.model.job import Dataset, Job, Output, Storage
 from tracelake.model.runtime import LAMBDA, Runtime, RuntimeKind, resolve_timeout
@@ -24,7 +24,7 @@ _LOAD_JOBS = """
            lease_seconds, timeout_seconds, max_attempts, node_id, strategy, max_concurrency,
            coalesce(document->>'max_queue_depth', document->>'max_queue_age_seconds') IS NOT NULL AS counted,
            orgs.name AS org, document->'secrets' AS secrets, document->'udf' AS udf, document->'units' AS units,
-           document->'inputs' AS inputs
+           document->'inputs' AS inputs, document->'checks' AS checks
     FROM jobs JOIN orgs USING (org_id) WHERE job_id = ANY($1)"""
 
 _LOAD_OUTPUTS = """
@@ -40,6 +40,14 @@ _LOAD_GENERATIONS = """
     WHERE (v.dataset_uuid, v.dataset_version) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[]))"""
 
 
+# A node has one job in the active version of its DAG; while only a build has the node, the one of that.
+_CURRENT_JOBS = """
+    SELECT DISTINCT ON (j.node_id) j.node_id, j.job_id, v.dag_version_id, v.dag_version_id = d.active_version AS active
+    FROM jobs j JOIN dag_version_jobs v USING (job_id)
+    JOIN dags d ON d.org_id = j.org_id AND d.dag_name = j.dag_name
+         AND v.dag_version_id IN (d.active_version, d.building_version)
+    WHERE j.node_id = ANY($1) ORDER BY j.node_id, v.dag_version_id = d.active_version DESC"""
+
 _FIND_JOB = "SELECT job_id FROM jobs WHERE org_id = $1 AND dag_name = $2 AND name = $3 AND definition_hash = $4"
 
 _INSERT_JOB = """
@@ -53,6 +61,17 @@ _INSERT_OUTPUTS = """
     SELECT $1, * FROM unnest($2::int[], $3::uuid[], $4::uuid[])"""
 
 
+@dataclass(frozen=True, slots=True)
+class CurrentJob:
+    """The job of a node in the version that counts."""
+
+    epoch: int
+    job_id: UUID | None
+    """None: no version that counts has the node."""
+    building_version: UUID | None
+    """The version that is being built, if only that one has the node."""
+
+
 class Definitions:
     """Jobs and datasets by id. All that is kept of them is immutable but the names of datasets, which a cutover may
     change: whoever has read an org's epoch says it to `follow`, and names of an older epoch are read again."""
@@ -64,6 +83,7 @@ class Definitions:
         self._epochs: dict[UUID, int] = {}
         """Of each org, the epoch that the names are at least as new as."""
         self._refreshes = 0
+        self._current: dict[UUID, CurrentJob] = {}
 
     async def follow(self, connection: Connection, epochs: Mapping[UUID, int]) -> None:
         """Nothing is forgotten meanwhile: others are in the midst of using it."""
@@ -127,7 +147,37 @@ class Definitions:
             fields["udf"] = msgspec.json.decode(fields["udf"] or "null", type=Udf | None)
             fields["units"] = msgspec.json.decode(fields["units"] or "null", type=UnitGrid | None)
             fields["inputs"] = msgspec.json.decode(fields["inputs"] or "[]", type=tuple[Input, ...])
+            fields["checks"] = msgspec.json.decode(fields["checks"] or "[]", type=tuple[OutputCheck, ...])
             self._jobs[row["job_id"]] = Job(**fields, outputs=tuple(outputs.get(row["job_id"], ())))
+
+    async def load_current_jobs(self, connection: Connection, nodes: Mapping[UUID, tuple[UUID, int]]) -> None:
+        """Finds the jobs of nodes (given with org and epoch) in the active version: a task that was made by an earlier
+        version of the same node goes on with the limits of its own job, but with the checks that are active."""
+        outdated = [
+            node_id
+            for node_id, (_, epoch) in nodes.items()
+            if (current := self._current.get(node_id)) is None or current.epoch < epoch
+        ]
+        if not outdated:
+            return
+        rows = {row["node_id"]: row for row in await connection.fetch(_CURRENT_JOBS, outdated)}
+        await self.load_jobs(connection, (row["job_id"] for row in rows.values()))
+        for node_id in outdated:
+            row = rows.get(node_id)
+            self._current[node_id] = CurrentJob(
+                nodes[node_id][1],
+                None if row is None else row["job_id"],
+                None if row is None or row["active"] else row["dag_version_id"],
+            )
+
+    def current_job(self, job: Job) -> "CurrentJob":
+        """Of the job's node, which `load_current_jobs` has found."""
+        current = None if job.node_id is None else self._current.get(job.node_id)
+        return CurrentJob(0, job.job_id, None) if current is None else current
+
+    def current_checks(self, job: Job) -> tuple[OutputCheck, ...]:
+        job_id = self.current_job(job).job_id
+        return job.checks if job_id is None else self._jobs[job_id].checks
 
     async def load_datasets(self, connection: Connection, dataset_uuids: Iterable[UUID]) -> None:
         missing = {key for key in dataset_uuids if key not in self._datasets}

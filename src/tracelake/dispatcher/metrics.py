@@ -108,6 +108,12 @@ class Metrics(HttpMetrics):
             "Units that failed for good and hold an input of this job; absent for jobs without. At most 100 jobs.",
             NAMED,
         )
+        self.stale_datasets = self._stored(
+            "trace_dataset_late_seconds",
+            "By how much the newest commit of a dataset is older than its check of kind freshness allows; absent for "
+            "datasets that are fresh. At most 100 datasets.",
+            ("org", "dataset"),
+        )
         self.invalidations = self._stored(
             "trace_invalidations_pending", "Readers for whom a large invalidation is not gone through yet."
         )

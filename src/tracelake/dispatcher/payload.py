@@ -1,6 +1,6 @@
 """The task payload: what claim, fetch and invoke hand out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.dispatcher.tracing.context import traceparent_of_attempt
+from tracelake.model.dag import OutputCheck
 from tracelake.model.job import Job, Output, Storage
 from tracelake.model.locations import Layout
 from tracelake.model.task import Task
@@ -21,6 +22,8 @@ def build_payload(
     layout: Layout,
     names: Callable[[UUID], str],
     config: str | None = None,
+    checks: Sequence[OutputCheck] = (),
+    references: Sequence[TaskInput] = (),
 ) -> TaskPayload:
     """`names` gives the registered name of a dataset. `config` is the task's own, instead of its job's."""
     return TaskPayload(
@@ -31,6 +34,8 @@ def build_payload(
         config=_config(job.config) if config is None else msgspec.json.decode(config),
         inputs=[name_input(item, names(item.dataset_uuid)) for item in inputs],
         outputs=[_output(output, task, job, layout) for output in job.outputs],
+        checks=list(checks),
+        references=[name_input(item, names(item.dataset_uuid)) for item in references],
         traceparent=traceparent_of_attempt(task.traceparent, task.task_id, task.attempt),
     )
 

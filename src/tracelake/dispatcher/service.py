@@ -29,6 +29,7 @@ from tracelake.dispatcher.engine.calls.create import CreateCall
 from tracelake.dispatcher.engine.calls.events import EventsCall
 from tracelake.dispatcher.engine.calls.heartbeat import HeartbeatAnswer, HeartbeatCall
 from tracelake.dispatcher.engine.calls.task_actions import CancelCall
+from tracelake.dispatcher.engine.check_references import find_references
 from tracelake.dispatcher.engine.group_commit import GroupCommit
 from tracelake.dispatcher.engine.limits import limit_keys_of
 from tracelake.dispatcher.engine.plan import EventReceipt, NewTask, wake_of
@@ -154,13 +155,24 @@ class DispatcherService:
                 self.metrics.claim_seconds.observe(time.perf_counter() - started)
                 return ClaimReply(status="NotClaimed", reason=answer.value)
             task, job, inputs = answer.task, answer.job, answer.inputs
+            reads = [*inputs, *answer.references]
+            payload = build_payload(
+                task,
+                job,
+                inputs,
+                self.config.layout,
+                self.definitions.dataset_name,
+                answer.config,
+                answer.checks,
+                answer.references,
+            )
             reply = ClaimReply(
                 status="Claimed",
                 attempt=task.attempt,
                 lease_token=task.lease_token,
                 lease_expires_at=task.lease_expires_at,
-                capability_token=self.mint.mint(task, job, inputs, self.clock.now()),
-                task=build_payload(task, job, inputs, self.config.layout, self.definitions.dataset_name, answer.config),
+                capability_token=self.mint.mint(task, job, reads, self.clock.now()),
+                task=payload,
                 always_on=_is_always_on(job),
                 pause=answer.paused,
                 org=job.org,
@@ -192,7 +204,12 @@ class DispatcherService:
             raise fenced(task)
         if task.deadline_at is not None and now >= task.deadline_at + GRACE:
             raise TraceError("deadline_exceeded", attempt=task.attempt, status=task.status.value)
-        token = self.mint.mint(task, job, inputs, now)
+        async with self.store.connection() as connection:
+            if job.node_id is not None:
+                await self.definitions.load_current_jobs(connection, {job.node_id: (job.org_id, 0)})
+            units = {task.task_id: inputs[0].unit} if inputs else {}
+            references = await find_references(connection, self.definitions, {task.task_id: job}, units)
+        token = self.mint.mint(task, job, [*inputs, *references.get(task.task_id, ())], now)
         return TokenReply(capability_token=token, lease_expires_at=task.lease_expires_at)
 
     async def introspect(self, body: IntrospectRequest) -> IntrospectReply:
@@ -285,7 +302,7 @@ class DispatcherService:
         _check_token(claims, body)
         generation = (body.dataset_uuid, body.dataset_version)
         grants = {(grant.dataset_uuid, grant.dataset_version): grant for grant in claims.datasets}
-        task, job, _, _ = await self._read(body.task_id)
+        task, job, inputs, _ = await self._read(body.task_id)
         check_current(task, body.attempt, body.lease_token)
         writes = any(
             (output.dataset_uuid, output.dataset_version) == generation and output.dataset.storage is Storage.BUFFERED
@@ -308,7 +325,9 @@ class DispatcherService:
                 as_of = await read_pin(connection, task.task_id, generation)
                 if as_of is None:
                     raise fenced(task)
-            return await list_files(connection, generation, body.start, body.end, body.after, as_of)
+            reply = await list_files(connection, generation, body.start, body.end, body.after, as_of)
+        own = any((output.dataset_uuid, output.dataset_version) == generation for output in job.outputs)
+        return _without_unit(reply, inputs) if own and body.start is None else reply
 
     async def deliveries(self, claims: VerifiedClaims, body: TaskDeliveriesRequest) -> TaskDeliveriesReply:
         """Only for an operator that reads deliveries, and only those of the task's own unit."""
@@ -467,6 +486,14 @@ def _is_always_on(job: Job) -> bool:
 def _check_token(claims: VerifiedClaims, body: Fenced) -> None:
     if claims.task_id != body.task_id or claims.attempt != body.attempt:
         raise TraceError("token_mismatch")
+
+
+def _without_unit(reply: FilesReply, inputs: Sequence[TaskInput]) -> FilesReply:
+    """The other units of an output: what the task makes anew is not compared with what it replaces."""
+    if not inputs:
+        return reply
+    unit = inputs[0].unit.blocks
+    return msgspec.structs.replace(reply, units=[item for item in reply.units if (item.start, item.end) != unit])
 
 
 def _pinned(task: Task, dataset_version: UUID) -> datetime | None:

@@ -5,7 +5,7 @@ from enum import StrEnum
 from functools import cached_property
 from uuid import UUID
 
-from tracelake.model.dag import Input, Strategy, Udf, UnitGrid
+from tracelake.model.dag import Input, OutputCheck, Strategy, Udf, UnitGrid
 
 FUNCTION_OPERATOR = "udf"
 UNTRUSTED_OPERATORS = frozenset({FUNCTION_OPERATOR})
@@ -73,6 +73,8 @@ class Job:
     """The units that it chose; None: those of its inputs."""
     inputs: tuple[Input, ...] = ()
     """As its document has them, in the order of `input_index`; none for a job that no DAG made."""
+    checks: tuple[OutputCheck, ...] = ()
+    """Of its outputs. Attempts evaluate those that are active when they begin (`Definitions.current_checks`)."""
 
     @cached_property
     def by_dataset(self) -> dict[UUID, Output]:

@@ -47,6 +47,7 @@ _SECTIONS = {
     },
     "Data": {
         "datasets": ("tracelake.cli.datasets:command", "List the datasets, or show one."),
+        "checks": ("tracelake.cli.checks:command", "Show the checks of datasets and what came of them."),
         "query": ("tracelake.cli.query:command", "Query datasets with SQL."),
         "read": ("tracelake.cli.read:command", "Show rows of a dataset, or write them to a file."),
         "lineage": ("tracelake.cli.lineage:command", "Show what a dataset is computed from, and by which tasks."),

@@ -222,6 +222,7 @@ class Settings:
         "How long finished tasks are kept that no DAG made; 0 for ever. Those of DAGs go with their version.",
         minimum=0,
     )
+    check_retention_days: int = integer(90, "How long results of checks are kept; 0 for ever.", minimum=0)
     query_audit_retention_days: int = integer(365, "How long the audit of queries is kept; 0 for ever.", minimum=0)
     kept_versions: int = integer(
         20,

@@ -71,7 +71,6 @@ class SinkReporter:
             commit_seq=commit.commit_seq,
             publish_ids=list(commit.publish_ids),
             table_bytes=commit.table_bytes,
-            dropped=sorted(commit.dropped),
         )
         try:
             await self._retrying.until_done(lambda: self._calls.buffer_committed(request))
@@ -82,8 +81,7 @@ class SinkReporter:
             # the others one by one.
             if len(commit.publish_ids) > 1:
                 for publish_id in commit.publish_ids:
-                    dropped = commit.dropped & {publish_id}
-                    await self.announce(Commit(commit.commit_seq, (publish_id,), commit.table_bytes, dropped))
+                    await self.announce(Commit(commit.commit_seq, (publish_id,), commit.table_bytes))
         self._signal("announced")
 
     async def reject(self, refusal: Refusal) -> None:
@@ -107,10 +105,10 @@ class SinkReporter:
         )
         self._signal("rejected")
 
-    async def find_open(self, publish_ids: Sequence[UUID]) -> BufferOpenReply:
-        """The batches that still wait for a sink; the others are committed, or dead letters."""
+    async def find_open(self, publish_ids: Sequence[UUID]) -> set[UUID]:
+        """The batches that still wait for a sink; the others are committed, dead letters, or dropped."""
         request = BufferOpenRequest(publish_ids=list(publish_ids))
-        return await self._retrying.until_done(lambda: self._calls.buffer_open(request))
+        return set((await self._retrying.until_done(lambda: self._calls.buffer_open(request))).publish_ids)
 
     async def find_newer(self, dataset: BufferedDataset) -> BufferedDataset | None:
         """The Dispatcher's declaration of the dataset; None if it is the same."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from tracelake.catalogue.context import OperatorContext, OperatorResult
 from tracelake.ports import FileTransfer, ObjectMeta
+from tracelake.spark.checks.evaluation import CheckEvaluation
 from tracelake.spark.input_files import InputFiles
 from tracelake.spark.measure import measure
 from tracelake.spark.reader import Reader, Selection
@@ -68,7 +69,13 @@ class AttemptRunner:
             )
             with self._cancellable(context):
                 began = time.monotonic()
+                evaluation = CheckEvaluation(work) if context.checks else None
+                if evaluation is not None:
+                    work.check_rows = evaluation.check_batch
                 result: OperatorResult = function(work)
+                if evaluation is not None:
+                    evaluation.check_files()
+                    result.checks.extend(evaluation.reports)
                 fields = {"task_id": str(context.task_id), "attempt": context.attempt}
                 logger.info("operator ended", extra={**fields, "seconds": round(time.monotonic() - began, 3)})
             if self.config.connect:

@@ -60,6 +60,8 @@ class SparkWork(TaskOutputs):
     """By input and unit: about how many bytes there were to read."""
     sources: dict[tuple[int, Unit], list[ObjectMeta] | TableInput] = field(default_factory=dict)
     """By input and unit: what the Dispatcher says it is; asked once."""
+    check_rows: "Callable[[SparkWork, int, DataFrame], bool] | None" = None
+    """Evaluates the checks of rows for the sinks before anything is published; False: nothing may be."""
     times: tuple[int, int] | None = None
     """Of the first and the last block of the unit, in seconds since 1970, for operators that know them."""
 
@@ -92,6 +94,10 @@ class SparkWork(TaskOutputs):
         if key not in self.sources:
             self.sources[key] = self.context.files(item)
         return self.sources[key]
+
+    def has_no_files(self, item: PayloadInput) -> bool:
+        """Whether nothing of it was committed yet."""
+        return self._source(item) == []
 
     def read(self, input_index: int = 0) -> "DataFrame":
         self.stop_if_canceled()
@@ -153,6 +159,19 @@ class SparkWork(TaskOutputs):
 
     def _hand_over(self, frame: "DataFrame", output_index: int, unique: Sequence[str]) -> Written:
         """To the sinks: published when all of them are there, so that an attempt that fails on the way says nothing."""
+        if self.check_rows is None or not any(item.output_index == output_index for item in self.context.checks):
+            return self._publish(frame, output_index, unique)
+        # Checked and published, the rows are computed once.
+        frame = frame.persist()
+        try:
+            if self.check_rows(self, output_index, frame):
+                return self._publish(frame, output_index, unique)
+        finally:
+            frame.unpersist()
+        self.handed_over[output_index] = Written([])
+        return self.handed_over[output_index]
+
+    def _publish(self, frame: "DataFrame", output_index: int, unique: Sequence[str]) -> Written:
         output = self.output(output_index)
         assert output.storage.buffer_prefix is not None
         schema = self.context.schema(output)

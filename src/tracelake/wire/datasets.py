@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from tracelake.model.dag import OnConflict
 from tracelake.wire.base import Cursor, Name, Reply, Request
+from tracelake.wire.checks import CheckRow
 from tracelake.wire.jobs import EdgeRow
 from tracelake.wire.units import PayloadInput, Unit
 
@@ -235,6 +236,7 @@ class DatasetDetail(Reply, frozen=True, kw_only=True):
     """As they were known when the DAG was deployed."""
     columns_complete: bool = False
     """False: there may be other columns, or none are known."""
+    checks: list[CheckRow] = []
     content: DatasetContent | None = None
     given_up: list[GivenUpUnit] = []
     """The first twenty."""

@@ -120,6 +120,11 @@ def name(text: str, description: str, *, missing: str) -> Parameter:
     return Parameter(text, Name, _name, description=description, missing=missing)
 
 
+def label(text: str, description: str) -> Parameter:
+    """A name that need not exist."""
+    return Parameter(text, Name, _name, description=description)
+
+
 def flag(name: str, description: str) -> Parameter:
     def parse(text: str) -> bool:
         return _word(("true", "false"))(text) == "true"

@@ -11,6 +11,7 @@ from tracelake.wire import (
     batch_query,
     buffers,
     bundles,
+    checks,
     claims,
     content,
     platform,
@@ -392,6 +393,14 @@ LIST_DATASETS = Route(
 SHOW_DATASET = Route(
     _READER, "GET", "/v1/datasets/{name}", "A dataset with its generations and consumers",
     NoneType, DatasetDetail)
+LIST_CHECKS = Route(
+    _READER, "GET", "/v1/checks", "Checks of active versions, with their newest results",
+    NoneType, checks.ChecksReply, query=(_OF_DATASET,))
+LIST_CHECK_RESULTS = Route(
+    _READER, "GET", "/v1/datasets/{name}/check-results", "Results of the checks of a dataset, newest first",
+    NoneType, checks.CheckResultsReply,
+    query=(p.label("check", "Of the check with this name."), p.flag("failed", "Only checks that did not pass."),
+           p.limit()))
 SHOW_LINEAGE = Route(
     _READER, "GET", "/v1/datasets/{name}/lineage", "Which task wrote each unit, from which inputs",
     NoneType, LineageReply,

@@ -7,13 +7,16 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from tracelake.model.dag import ColumnType, Schema
+from tracelake.model.dag import CheckKind, CheckSeverity, ColumnType, Schema
 from tracelake.wire.base import Cursor, Reply, Request, Sha256, ShortText, Uri
 from tracelake.wire.units import EventIn
 
 FinalStatus = Literal["Completed", "Failed", "Canceled"]
-ErrorCode = Literal["worker_stopping"]
-"""`worker_stopping`: the worker stopped before the task ended. It is retried at once and costs no attempt."""
+ErrorCode = Literal["worker_stopping", "check_failed"]
+"""`worker_stopping`: the worker stopped before the task ended. It is retried at once and costs no attempt.
+`check_failed`: the rows failed a check of severity `error`. It is not retried: the same rows would fail again."""
+MAX_CHECK_REPORTS = 400
+MAX_SAMPLE_ROWS = 5
 CallName = Literal["heartbeat", "complete", "events", "buffer-publish"]
 
 
@@ -116,6 +119,24 @@ class SparkMetrics(Request, frozen=True, kw_only=True, omit_defaults=True):
     """Size of spilled data on disk."""
 
 
+class CheckReport(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of a check of the rows of an output."""
+
+    output_index: Cursor
+    name: ShortText
+    kind: CheckKind
+    severity: CheckSeverity
+    passed: bool
+    rows: Cursor | None = None
+    """That were checked."""
+    offending_rows: Cursor | None = None
+    """Absent if the check could not be evaluated."""
+    message: Annotated[str, Meta(max_length=2_000)] = ""
+    """What was expected, and what the rows are, if it did not pass."""
+    sample: Annotated[list[dict[ShortText, Annotated[str, Meta(max_length=200)] | None]], Meta(max_length=5)] = []
+    """Some of the offending rows: values as text, shortened."""
+
+
 class CompleteRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
     status: FinalStatus
     events: Annotated[list[EventIn], Meta(max_length=1000)] = []
@@ -127,10 +148,19 @@ class CompleteRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
     """Why it Failed, where the Dispatcher treats the reason differently."""
     spark: SparkMetrics | None = None
     """Absent if Spark reported nothing."""
+    checks: Annotated[list[CheckReport], Meta(max_length=MAX_CHECK_REPORTS)] = []
+    """Of a task that Completed, or that Failed because of one of them."""
 
     def __post_init__(self) -> None:
-        if self.error_code is not None and not (self.status == "Failed" and self.retryable):
-            raise ValueError("only a Failed, retryable task has an error_code")
+        if self.error_code == "worker_stopping" and not (self.status == "Failed" and self.retryable):
+            raise ValueError("only a Failed, retryable task has the error_code worker_stopping")
+        failed = any(not report.passed and report.severity == "error" for report in self.checks)
+        if failed != (self.error_code == "check_failed"):
+            raise ValueError("error_code check_failed goes together with a failed check of severity error")
+        if self.error_code == "check_failed" and (self.status != "Failed" or self.retryable):
+            raise ValueError("only a Failed task that is not retryable has the error_code check_failed")
+        if self.checks and self.status == "Canceled":
+            raise ValueError("a Canceled task has no checks")
         if self.status != "Completed" and (self.outputs or self.datasets_published):
             raise ValueError("only a Completed task has outputs or datasets_published")
 

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.model.dag import ReadMode
+from tracelake.model.dag import OutputCheck, ReadMode
 from tracelake.wire.base import MAX_PARTITION_KEY_BYTES, Cursor, PartitionKey, Request, Revision, ShortText
 
 Scalar = str | int | float | bool | None
@@ -179,5 +179,10 @@ class TaskPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     config: dict[str, Any]
     inputs: list[PayloadInput]
     outputs: list[TaskOutput]
+    checks: list[OutputCheck] = []
+    """Of the rows that it writes: it evaluates them before its final report."""
+    references: list[PayloadInput] = []
+    """What the checks read besides these rows: other datasets, and other units of the outputs. Their indexes differ
+    from those of the inputs."""
     traceparent: str | None = None
     """The attempt's span, for code that continues the trace; absent without tracing."""

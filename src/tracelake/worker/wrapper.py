@@ -30,9 +30,10 @@ from tracelake.errors import SecretsUnavailableError, TraceError
 from tracelake.model.dag import Schema
 from tracelake.ports import NoSecrets, ObjectMeta, SecretProvider, SecretValues
 from tracelake.wire.claims import TaskSecrets
-from tracelake.wire.task_calls import CompleteRequest
+from tracelake.wire.task_calls import CheckReport, CompleteRequest
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 from tracelake.worker.attempt import Attempt
+from tracelake.worker.check_text import explain_checks
 from tracelake.worker.operators import Operator
 
 logger = logging.getLogger(__name__)
@@ -140,6 +141,8 @@ def _context(attempt: Attempt, config: OperatorConfig, speaker: Speaker) -> Oper
         schema=_blocking(attempt, speaker.schema),
         deliveries=_blocking(attempt, speaker.deliveries),
         org=attempt.org,
+        checks=attempt.task.checks,
+        references=attempt.task.references,
         traceparent=attempt.task.traceparent,
     )
 
@@ -186,7 +189,10 @@ def _completed(attempt: Attempt, result: OperatorResult) -> CompleteRequest:
     if attempt.leaving:
         # It was told to stop and may have left something out. What a source announces is whole in itself.
         return _encoded(attempt.final_when_leaving(result.events if attempt.always_on else ()))
-    if not (result.outputs or result.events or result.datasets_published or result.spark):
+    checks = _hide_secrets(attempt, result.checks)
+    if any(not report.passed and report.severity == "error" for report in checks):
+        return _refused_by_checks(attempt, checks)
+    if not (result.outputs or result.events or result.datasets_published or result.spark or checks):
         return attempt.final("Completed")
     return _encoded(
         CompleteRequest(
@@ -198,8 +204,35 @@ def _completed(attempt: Attempt, result: OperatorResult) -> CompleteRequest:
             events=result.events,
             datasets_published=result.datasets_published,
             spark=result.spark,
+            checks=checks,
         )
     )
+
+
+def _hide_secrets(attempt: Attempt, checks: Sequence[CheckReport]) -> list[CheckReport]:
+    hide = attempt.secrets.hide
+    if not attempt.secrets:
+        return list(checks)
+    return [
+        msgspec.structs.replace(
+            report,
+            message=hide(report.message),
+            sample=[
+                {name: None if text is None else hide(text)[:200] for name, text in row.items()}
+                for row in report.sample
+            ],
+        )
+        for report in checks
+    ]
+
+
+def _refused_by_checks(attempt: Attempt, checks: list[CheckReport]) -> CompleteRequest:
+    """Nothing of what it wrote is committed, and another attempt would write the same rows."""
+    names = {output.output_index: output.name for output in attempt.task.outputs}
+    text = explain_checks(names, checks)
+    logger.warning("checks failed", extra={**attempt.log_fields, "reason": text})
+    final = attempt.final("Failed", text, retryable=False)
+    return _encoded(msgspec.structs.replace(final, error_code="check_failed", checks=checks))
 
 
 def _encoded(final: CompleteRequest) -> CompleteRequest:

@@ -137,7 +137,7 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
             changes=active is None or active.number != registry.number,
             rebuilds=rebuilds,
             rebuild_tasks=sum(item.units for item in rebuilds),
-            notes=_revoked(document, registry),
+            notes=[*_revoked(document, registry), *_changed_checks(changes)],
         ),
     )
 
@@ -168,6 +168,17 @@ def _revoked(document: Dag, registry: Registry) -> list[str]:
         for dataset, jobs in registry.foreign_writers.items()
         for dag, job in jobs
         if dag not in granted.get(dataset, ())
+    ]
+
+
+def _changed_checks(changes: Changes) -> list[str]:
+    """Says what becomes of jobs whose checks change and whose rows do not."""
+    jobs = [name for name, change in changes.items() if change.change == "limits" and "checks" in change.fields]
+    if not jobs:
+        return []
+    return [
+        f"Checks of {', '.join(jobs)} change: they apply from the next computation on, and nothing is rebuilt. "
+        "`trace trigger` checks a unit that exists by computing it again."
     ]
 
 

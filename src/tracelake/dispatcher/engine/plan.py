@@ -170,9 +170,8 @@ class BatchRelease(NamedTuple):
 
     task_id: UUID
     attempt: int
-    rerun: bool
-    """Its unit may have been released before. Its batches get the highest `publish_seq` anew, in their order: they
-    replace whatever was released before."""
+    renumber: bool
+    """Its batches get the highest `publish_seq` anew, in their order: they replace whatever was released before."""
 
 
 class AuditEntry(NamedTuple):
@@ -241,6 +240,8 @@ class WritePlan:
     """Completions whose pinned batches go to the sinks now."""
     spark_metrics: list[tuple[UUID, int, str]] = field(default_factory=list)
     """task_id, attempt, figures as JSON."""
+    check_results: list[tuple[Any, ...]] = field(default_factory=list)
+    """Rows of `check_results`, in the order of `task_rows`."""
     audit: list[AuditEntry] = field(default_factory=list)
     epochs: dict[UUID, int] = field(default_factory=dict)
     """org_id -> routing_epoch, read under the org's routing lock; for every org that has events or publications."""

@@ -15,6 +15,7 @@ from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.engine import file_publications, unit_order
 from tracelake.dispatcher.engine.calls.call import AnyCall, DecisionContext, LockedTask, Respond
+from tracelake.dispatcher.engine.check_references import find_references, row_checks
 from tracelake.dispatcher.engine.commit_metrics import count_failed, count_written
 from tracelake.dispatcher.engine.lanes import LOCKED_ROW, CallOutcome, LockedRow
 from tracelake.dispatcher.engine.plan import INVOKE, WritePlan, WriteResult
@@ -141,7 +142,10 @@ class LifecycleCommit:
         superseded = await task_rows.superseded(connection, questioned) if questioned else set()
         paused = await self._paused(connection, calls, locked)
         waiting = await self._waiting_events(connection, calls, locked)
-        newest_commits = await self._newest_commits(connection, calls, locked, inputs)
+        references = await self._references(connection, with_inputs, locked, inputs)
+        reads = {task_id: [*items, *references.get(task_id, ())] for task_id, items in inputs.items()}
+        newest_commits = await self._newest_commits(connection, calls, locked, reads)
+        claimed = frozenset(with_inputs)
         locked_tasks = {}
         for task_id, task in locked.tasks.items():
             record = locked.records[task_id]
@@ -157,9 +161,33 @@ class LifecycleCommit:
                 paused=task_id in paused,
                 config=configs.get(task_id),
                 read_as_of=newest_commits.get(task_id),
+                checks=row_checks(self.definitions.current_checks(job)) if task_id in claimed else (),
+                references=references.get(task_id, ()),
                 waiting_events=waiting.get(task_id, ()),
             )
         return locked_tasks, skipped
+
+    async def _references(
+        self,
+        connection: Connection,
+        task_ids: Collection[UUID],
+        locked: task_rows.LockedRows,
+        inputs: Mapping[UUID, Sequence[TaskInput]],
+    ) -> dict[UUID, list[TaskInput]]:
+        """Finds the checks of attempts that are claimed now, and what they read besides the rows."""
+        jobs = {
+            task_id: self.definitions.job(locked.tasks[task_id].job_id)
+            for task_id in task_ids
+            if task_id in locked.tasks
+        }
+        nodes = {
+            job.node_id: (job.org_id, locked.records[task_id]["epoch"])
+            for task_id, job in jobs.items()
+            if job.node_id is not None
+        }
+        await self.definitions.load_current_jobs(connection, nodes)
+        units = {task_id: inputs[task_id][0].unit for task_id in jobs if inputs[task_id]}
+        return await find_references(connection, self.definitions, jobs, units)
 
     async def _newest_commits(
         self,

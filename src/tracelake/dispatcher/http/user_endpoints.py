@@ -28,6 +28,7 @@ from tracelake.dispatcher.sources.pause import SourcePauses
 from tracelake.dispatcher.sources.webhook_paths import WebhookAdmin
 from tracelake.dispatcher.views import (
     audit,
+    checks,
     content,
     dags,
     datasets,
@@ -174,6 +175,8 @@ class UserEndpoints:
             act(routes.DISABLE_BUNDLE, lambda actor, r: self.bundles.disable(actor, r["bundle_id"])),
             view(routes.LIST_RUNS, lambda db, org, r: list_runs(db, org, **r.parameters)),
             view(routes.LIST_DATASETS, lambda db, org, _: datasets.list_datasets(db, org)),
+            view(routes.LIST_CHECKS, lambda db, org, r: checks.list_checks(db, org, r["dataset"])),
+            view(routes.LIST_CHECK_RESULTS, lambda db, org, r: checks.list_results(db, org, **r.parameters)),
             view(routes.SHOW_DATASET, lambda db, org, r: datasets.dataset_detail(db, org, r["name"])),
             numbered(
                 routes.SHOW_LINEAGE,

@@ -67,6 +67,24 @@ _FAILED_UNITS = """
     WHERE e.position IS NOT NULL AND e.phase <> 'Parked' AND e.failed_units > 0
     GROUP BY 1, 2, 3 ORDER BY 1, 2, 3 LIMIT 100"""
 
+# The checks of active versions, and how old the newest commit of each dataset is.
+_LATE = """
+    SELECT o.name AS org, d.name AS dataset, max(extract(epoch FROM trace_now() - coalesce(e.created_at, g.created_at))
+           - (c.entry ->> 'max_age_seconds')::float8)::float8 AS late
+    FROM dags a JOIN orgs o USING (org_id) JOIN dag_version_jobs v ON v.dag_version_id = a.active_version
+    JOIN jobs j USING (job_id)
+    CROSS JOIN LATERAL json_array_elements(j.document -> 'checks') AS c(entry)
+    JOIN job_outputs u ON u.job_id = j.job_id AND u.output_index = coalesce((c.entry ->> 'output_index')::int, 0)
+    JOIN datasets d USING (dataset_uuid) JOIN dataset_versions g USING (dataset_uuid, dataset_version)
+    LEFT JOIN LATERAL (
+        SELECT x.created_at FROM events x
+        WHERE x.dataset_uuid = u.dataset_uuid AND x.dataset_version = u.dataset_version AND x.routed_seq IS NOT NULL
+        ORDER BY x.routed_seq DESC LIMIT 1) e ON true
+    WHERE j.document -> 'checks' IS NOT NULL AND c.entry ->> 'kind' = 'freshness'
+      AND trace_now() - coalesce(e.created_at, g.created_at)
+          > make_interval(secs => (c.entry ->> 'max_age_seconds')::float8)
+    GROUP BY 1, 2 ORDER BY 1, 2 LIMIT 100"""
+
 _WORK = """
     SELECT (SELECT count(*) FROM (SELECT FROM invalidation_work LIMIT 10000) w) AS invalidations,
            b.builds, b.oldest, trace_now() AS now,
@@ -140,6 +158,7 @@ class Gauges:
             await self._read_outbox(connection)
             await self._read_edges(connection)
             await self._read_buffers(connection)
+            await self._read_late(connection)
             await self._read_sources(connection)
             await self._read_pressure(connection)
         await self._read_queue()
@@ -191,6 +210,12 @@ class Gauges:
         self._metrics.buffer_letters.clear()
         for row in letters:
             self._metrics.buffer_letters.labels(row["org"], row["dataset"]).set(row["letters"])
+
+    async def _read_late(self, connection: Connection) -> None:
+        rows = await connection.fetch(_LATE)
+        self._metrics.stale_datasets.clear()
+        for row in rows:
+            self._metrics.stale_datasets.labels(row["org"], row["dataset"]).set(row["late"])
 
     async def _read_sources(self, connection: Connection) -> None:
         sources = self._labels.sources

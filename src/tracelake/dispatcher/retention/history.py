@@ -47,6 +47,7 @@ def _expiring(table: str, keys: str, at: str) -> RetainedRows:
 TRIGGERS = _expiring("triggers", "org_id, idempotency_key", "created_at")
 ATTEMPTS = _expiring("task_attempts", "task_id, attempt", "claimed_at")
 SPARK_METRICS = _expiring("spark_metrics", "task_id, attempt", "recorded_at")
+CHECKS = _expiring("check_results", "task_id, attempt, output_index, name", "checked_at")
 QUERIES = _expiring("query_audit", "org, run_id", "at")
 
 # Tasks of jobs that were registered by a call: nothing is routed to them. Whatever pins files or batches stays, and so
@@ -89,6 +90,7 @@ def kinds(config: DispatcherConfig) -> list[tuple[RetainedRows, int]]:
         (TRIGGERS, config.trigger_retention_days),
         (ATTEMPTS, config.attempt_retention_days),
         (SPARK_METRICS, config.attempt_retention_days),
+        (CHECKS, config.check_retention_days),
         (QUERIES, config.query_audit_retention_days),
         (TASKS, config.task_retention_days),
     ]

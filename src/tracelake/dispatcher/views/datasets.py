@@ -8,6 +8,7 @@ import asyncpg
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.predicates import awaits_sink
 from tracelake.dispatcher.records import to_struct
+from tracelake.dispatcher.views.checks import list_checks
 from tracelake.dispatcher.views.dataset_content import load_columns, load_content, load_publication
 from tracelake.dispatcher.views.given_up import IS_GIVEN_UP, load_given_up
 from tracelake.dispatcher.views.paging import CAP
@@ -154,6 +155,7 @@ async def dataset_detail(connection: Connection, org_id: UUID, name: str) -> Dat
         owner="" if publication is None else publication.contact,
         columns=columns,
         columns_complete=complete,
+        checks=(await list_checks(connection, org_id, name)).checks,
         content=await load_content(connection, row),
         given_up=given_up.first,
         given_up_count=given_up.number,

@@ -8,6 +8,7 @@ import asyncpg
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.records import columns
+from tracelake.dispatcher.views.checks import list_checks
 from tracelake.dispatcher.views.dags import build_progress
 from tracelake.dispatcher.views.given_up import load_given_up
 from tracelake.dispatcher.views.paging import CAP
@@ -20,6 +21,7 @@ from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.job import job_reasons
 from tracelake.dispatcher.why.reasons import REASONS
 from tracelake.errors import TraceError
+from tracelake.model.dag import CheckKind
 from tracelake.wire.why import WhyReply
 
 MAX_JOBS = 50
@@ -80,6 +82,7 @@ async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, n
     own = (await buffered_reasons(connection, [row["dataset_uuid"]], pressure)).get(name, [])
     reasons = [*rebuilding, *await _stale(connection, row), *own, *await _unrouted(connection, row, name)]
     gaps = await _given_up(connection, row)
+    late = await _not_fresh(connection, org_id, name)
     writers = await _writers(connection, org_id, [(row["dataset_uuid"], row["current_version"])])
     if writers:
         reasons += [
@@ -94,7 +97,7 @@ async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, n
         reasons.append(_removed(row, name))
     if writers and all(item.state == "fine" for item in reasons) and (row["unit"] is not None or not reasons):
         reasons.insert(0, _fresh(row, writers))
-    return answer("dataset", name, [*reasons, *gaps])
+    return answer("dataset", name, [*reasons, *late, *gaps])
 
 
 async def _given_up(connection: Connection, row: asyncpg.Record) -> list[Reason]:
@@ -112,6 +115,20 @@ async def _given_up(connection: Connection, row: asyncpg.Record) -> list[Reason]
     step = ("fill the first one", f"trace retry {first.task_id}")
     references = [("job", first.job), ("task", first.task_id)]
     return [reason("units_given_up", text, step, references=references)]
+
+
+async def _not_fresh(connection: Connection, org_id: UUID, name: str) -> list[Reason]:
+    checks = [item for item in (await list_checks(connection, org_id, name)).checks if item.kind is CheckKind.FRESHNESS]
+    return [
+        reason(
+            "not_fresh",
+            f"The check {item.name} fails: {item.message}.",
+            ("see its checks", f"trace checks {name}"),
+            references=[("dataset", name)],
+        )
+        for item in checks
+        if item.state in ("failed", "warned")
+    ]
 
 
 async def _unrouted(connection: Connection, row: asyncpg.Record, name: str) -> list[Reason]:

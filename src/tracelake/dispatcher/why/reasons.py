@@ -23,6 +23,11 @@ _UPSTREAM = frozenset({"input_empty", "input_waits", "join_waits"})
 
 _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
     ("task", "blocked"): {
+        "check_failed": (
+            "The rows that it wrote failed a check of severity `error`. Nothing was committed; what readers had is "
+            "still there.",
+            "Correct the query or the check, deploy, and retry it; or skip it and accept the gap.",
+        ),
         "failed": (
             "It failed for good: no attempt is left, or the error is not retryable.",
             "Fix the cause and retry it, or skip it and accept the gap.",
@@ -216,6 +221,10 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
         ),
     },
     ("dataset", "waiting"): {
+        "not_fresh": (
+            "A check of kind `freshness` fails: the newest commit is older than the check allows.",
+            "Look at the other reasons; if there are none, check whether its sources still have new data.",
+        ),
         "backlog_full": (
             "As many batches wait for a sink as its threshold allows, or one waits too long: its writers get no new "
             "tasks until the backlog is less than half full.",

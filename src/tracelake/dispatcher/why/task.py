@@ -46,6 +46,10 @@ _OUTBOX = """
     SELECT queue, status, tries, last_error, created_at FROM outbox
     WHERE key = $1 AND kind IN ('task_wakeup', 'task_invoke') ORDER BY status = 'Pending' DESC, outbox_id LIMIT 1"""
 
+_FAILED_CHECKS = """
+    SELECT DISTINCT d.name FROM check_results r JOIN datasets d USING (dataset_uuid)
+    WHERE r.task_id = $1 AND r.attempt = $2 AND NOT r.passed ORDER BY 1"""
+
 _WHO = """
     SELECT subject, at FROM audit_log WHERE org_id = $1 AND action = 'task.cancel' AND target = $2
     ORDER BY audit_id LIMIT 1"""
@@ -204,7 +208,10 @@ async def _failed(connection: Connection, row: asyncpg.Record) -> list[Reason]:
         # Work of a version that is not active is not tried again.
         text += f" Its version is not active; version {row['active_number']} is."
         retry = ("activate its version again", f"trace rollback {row['dag_name']} --to {row['own_number']}")
-    reasons = [reason("failed", text, *_log_step(row), retry, skip, references=_job(row))]
+    if (row["error"] or "").startswith("check_failed: "):
+        reasons = [await _check_failed(connection, row, text, retry, skip)]
+    else:
+        reasons = [reason("failed", text, *_log_step(row), retry, skip, references=_job(row))]
     edge = None
     if _may_hold(row):
         edge = await connection.fetchrow(_EDGE, row["node_id"], row["edge"])
@@ -212,6 +219,13 @@ async def _failed(connection: Connection, row: asyncpg.Record) -> list[Reason]:
         text = f"It holds the input {edge['name']} at {unit_words(row['unit_key'])}; {waiting(edge['backlog'])}."
         reasons.append(reason("holds_edge", text, retry, skip, references=[*_job(row), ("dataset", edge["name"])]))
     return reasons
+
+
+async def _check_failed(connection: Connection, row: asyncpg.Record, text: str, *steps: Step) -> Reason:
+    datasets = [item["name"] for item in await connection.fetch(_FAILED_CHECKS, row["task_id"], row["attempt"])]
+    see = [("see its checks", f"trace checks {name}") for name in datasets[:1]]
+    references = [*_job(row), *(("dataset", name) for name in datasets)]
+    return reason("check_failed", text, *see, *steps, references=references)
 
 
 def _may_hold(row: asyncpg.Record) -> bool:

@@ -29,7 +29,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.catalogue.context import OperatorResult
-from tracelake.model.dag import Schema
+from tracelake.model.dag import OutputCheck, Schema
 from tracelake.ports import ObjectMeta
 from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput, Unit
@@ -68,6 +68,8 @@ class RunAttempt(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     outputs: list[TaskOutput]
     org: str
     traceparent: str | None
+    checks: list[OutputCheck] = []
+    references: list[PayloadInput] = []
 
 
 class CancelAttempt(msgspec.Struct, frozen=True, tag="cancel"):

@@ -241,6 +241,8 @@ class SparkProcess:
             publish=publish,
             schema=schema,
             org=message.org,
+            checks=message.checks,
+            references=message.references,
             traceparent=message.traceparent,
         )
 

@@ -40,19 +40,19 @@ def run(work: SparkWork) -> OperatorResult:
     config = work.context.config
     assert isinstance(config, SparkSqlConfig)
     query, sources = _resolve(work, config)
-    parameters = _parameters(work, query)
+    parameters = unit_parameters(work, query)
     work.settle([sources[name] for name in query.relations])
     prepare_session(work.session)
     views = {
         name: f"trace_{work.context.task_id.hex}_{work.context.attempt}_{number}"
         for number, name in enumerate(sorted(query.relations))
     }
-    with _names_of_the_query(work, {view: name for name, view in views.items()}):
+    with names_of_the_query(work, {view: name for name, view in views.items()}):
         try:
             frames = {name: work.read(sources[name]) for name in views}
             for name, view in views.items():
                 frames[name].createOrReplaceTempView(view)
-            frame, facts = _query(work.session, query, views, frames, parameters)
+            frame, facts = run_query(work.session, query, views, frames, parameters)
             _check_result(work, frame, config)
             work.context.progress("the query runs")
             report = work.write(
@@ -90,7 +90,7 @@ def _resolve(work: SparkWork, config: SparkSqlConfig) -> tuple[GatedQuery, dict[
     return query, sources
 
 
-def _parameters(work: SparkWork, query: GatedQuery) -> dict[str, Any]:
+def unit_parameters(work: SparkWork, query: GatedQuery) -> dict[str, Any]:
     """What `${...}` stands for; handed to Spark as values, never as text."""
     values: dict[str, Any] = {}
     if query.parameters - {"partition_key"}:
@@ -104,7 +104,7 @@ def _parameters(work: SparkWork, query: GatedQuery) -> dict[str, Any]:
     return {name: values[name] for name in query.parameters}
 
 
-def _query(
+def run_query(
     session: "SparkSession",
     query: GatedQuery,
     views: Mapping[str, str],
@@ -182,7 +182,7 @@ def _type_words(kind: Any) -> set[str]:
 
 
 @contextmanager
-def _names_of_the_query(work: SparkWork, names: Mapping[str, str]) -> Iterator[None]:
+def names_of_the_query(work: SparkWork, names: Mapping[str, str]) -> Iterator[None]:
     """Errors of Spark become ours, short, and speak of inputs by the names that the query has for them."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

@@ -292,7 +292,7 @@ class AttemptBroker:
         self._context.publish(Batch(output, body.uri, body.records, body.sha256 if meta is None else meta.sha256))
 
     def _input(self, index: int) -> PayloadInput:
-        for item in self._context.inputs:
+        for item in (*self._context.inputs, *self._context.references):
             if item.input_index == index:
                 return item
         raise RequestRefusedError(f"the task has no input {index}")

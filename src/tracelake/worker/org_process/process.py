@@ -313,6 +313,8 @@ def _as_message(key: str, name: str, module: str, context: OperatorContext) -> R
         outputs=list(context.outputs),
         org=context.org,
         traceparent=context.traceparent,
+        checks=list(context.checks),
+        references=list(context.references),
     )
 
 

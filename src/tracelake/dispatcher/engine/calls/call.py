@@ -15,6 +15,7 @@ from tracelake.dispatcher.engine.file_publications import PublicationRegistry, P
 from tracelake.dispatcher.engine.plan import WritePlan, WriteResult
 from tracelake.dispatcher.engine.unit_order import UnitOrder
 from tracelake.errors import TraceError
+from tracelake.model.dag import OutputCheck
 from tracelake.model.job import Job, Output
 from tracelake.model.task import Task
 from tracelake.wire.claims import ClaimRequest
@@ -87,6 +88,10 @@ class LockedTask(msgspec.Struct, frozen=True, eq=False):
     """Of a batch query, instead of its job's."""
     read_as_of: str | None = None
     """What an attempt that is claimed now reads; see `Task.read_as_of`."""
+    checks: Sequence[OutputCheck] = ()
+    """Of the rows that an attempt that is claimed now writes."""
+    references: Sequence[TaskInput] = ()
+    """What these checks read besides."""
     waiting_events: Sequence[WaitingEvent] = ()
     """The events that the completing attempt announced, and that wait for its commit."""
 

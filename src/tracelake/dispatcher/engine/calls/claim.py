@@ -1,5 +1,6 @@
 """Claims: a worker starts the next attempt of a ready task."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 from tracelake.dispatcher.engine.calls.call import AttemptCall, CallNeeds, DecisionContext, LockedTask, Respond, always
 from tracelake.dispatcher.engine.plan import StateChange
 from tracelake.model import lifecycle
+from tracelake.model.dag import OutputCheck
 from tracelake.model.ids import new_secret_id
 from tracelake.model.job import Job
 from tracelake.model.lifecycle import NotClaimed
@@ -27,6 +29,9 @@ class ClaimedAttempt:
     """How long the task had been ready. None if a lost answer is repeated."""
     config: str | None = None
     """Of a batch query, instead of its job's."""
+    checks: Sequence[OutputCheck] = ()
+    references: Sequence[TaskInput] = ()
+    """What its checks read besides its rows."""
     paused: bool = False
     """It is the run of a source that should emit nothing for now."""
 
@@ -63,4 +68,15 @@ class ClaimCall(AttemptCall[ClaimAnswer]):
             context.plan.changes.append(StateChange(task, claimed))
             if task.ready_at is not None:
                 waited = max(0.0, (locked.now - task.ready_at).total_seconds())
-        return always(ClaimedAttempt(claimed, job, locked.inputs, waited, locked.config, locked.paused))
+        return always(
+            ClaimedAttempt(
+                claimed,
+                job,
+                locked.inputs,
+                waited,
+                locked.config,
+                locked.checks,
+                locked.references,
+                locked.paused,
+            )
+        )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -62,6 +63,7 @@ class CompleteCall(AnnouncingCall[CompletionResult]):
         if self.objection is not None:
             raise self.objection
         _check_outputs(body, task, job, context.config)
+        _check_reported(body, job)
         made_for = decode_unit(locked.unit) if self.publications else None
         outdated = context.order.is_outdated(task)
         moves = [context.registry.publish(item, task, made_for, job, outdated=outdated) for item in self.publications]
@@ -71,7 +73,6 @@ class CompleteCall(AnnouncingCall[CompletionResult]):
         events = new_events(body.events, task, job, committed, self.received, outdated=outdated)
         for move in moves:
             context.registry.accept(move)
-        rerun = bool(task.input_order) or context.order.has_completed(task)
         if ended.status is Status.COMPLETED:
             context.order.record_completed(task, task.input_order)
         result = msgspec.json.encode(body.outputs).decode() if body.outputs else None
@@ -79,11 +80,12 @@ class CompleteCall(AnnouncingCall[CompletionResult]):
         plan.changes.append(StateChange(task, ended, result, called=self.received))
         if body.spark is not None:
             plan.spark_metrics.append((task.task_id, task.attempt, msgspec.json.encode(body.spark).decode()))
+        plan.check_results.extend(_check_rows(body, task, job))
         plan.publications.extend(moves)
         plan.events.extend(events)
         if ended.status is Status.COMPLETED and job.writes_batches and not outdated:
             # The rows of older inputs may have been published later, and released before.
-            plan.releases.append(BatchRelease(task.task_id, task.attempt, rerun=rerun))
+            plan.releases.append(BatchRelease(task.task_id, task.attempt, renumber=bool(task.input_order)))
         return always(CompletionResult(_recorded_status(ended), ended.next_retry_at))
 
     def _end(self, locked: LockedTask, config: DispatcherConfig) -> Task | None:
@@ -133,6 +135,40 @@ def _check_outputs(body: CompleteRequest, task: Task, job: Job, config: Dispatch
             raise TraceError(
                 "dataset_forbidden", "Only outputs with `storage: s3` publish files.", field="datasets_published"
             )
+
+
+def _check_reported(body: CompleteRequest, job: Job) -> None:
+    """Refuses results of checks of outputs that the job does not have, and two of one name."""
+    outputs = {output.output_index for output in job.outputs}
+    keys = [(report.output_index, report.name) for report in body.checks]
+    if not outputs.issuperset(index for index, _ in keys) or len(set(keys)) != len(keys):
+        raise TraceError(
+            "dataset_forbidden", "A check names no output of the job, or is reported twice.", field="checks"
+        )
+
+
+def _check_rows(body: CompleteRequest, task: Task, job: Job) -> list[tuple[Any, ...]]:
+    outputs = {output.output_index: output for output in job.outputs}
+    return [
+        (
+            task.task_id,
+            task.attempt,
+            report.output_index,
+            report.name,
+            task.org_id,
+            outputs[report.output_index].dataset_uuid,
+            outputs[report.output_index].dataset_version,
+            task.unit_key,
+            report.kind.value,
+            report.severity,
+            report.passed,
+            report.rows,
+            report.offending_rows,
+            report.message.replace("\0", "\N{REPLACEMENT CHARACTER}"),
+            msgspec.json.encode(report.sample).decode().replace("\\u0000", "\N{REPLACEMENT CHARACTER}"),
+        )
+        for report in body.checks
+    ]
 
 
 def _committed_revisions(moves: Sequence[Publication]) -> CommittedRevisions:

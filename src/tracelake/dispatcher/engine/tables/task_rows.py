@@ -68,6 +68,17 @@ _SPARK_METRICS = """
     FROM unnest($1::uuid[], $2::int[], $3::text[]) AS u(task_id, attempt, figures)
     ON CONFLICT DO NOTHING"""
 
+_CHECK_RESULTS = """
+    INSERT INTO check_results (task_id, attempt, output_index, name, org_id, dataset_uuid, dataset_version, unit, kind,
+                               severity, passed, rows, offending_rows, message, sample)
+    SELECT u.task_id, u.attempt, u.output_index, u.name, u.org_id, u.dataset_uuid, u.dataset_version, u.unit, u.kind,
+           u.severity, u.passed, u.rows, u.offending_rows, u.message, u.sample::json
+    FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::uuid[], $6::uuid[], $7::uuid[], $8::text[],
+                $9::text[], $10::text[], $11::bool[], $12::bigint[], $13::bigint[], $14::text[], $15::text[])
+        AS u(task_id, attempt, output_index, name, org_id, dataset_uuid, dataset_version, unit, kind, severity, passed,
+             rows, offending_rows, message, sample)
+    ON CONFLICT DO NOTHING"""
+
 # The collector looks at a task once: one that it has passed is shown to it again.
 _COLLECT_AGAIN = """
     INSERT INTO collect_later (task_id, look_at)
@@ -263,6 +274,8 @@ async def apply(connection: Connection, plan: WritePlan) -> WriteResult:
             await collect_again(connection, revived)
     if plan.spark_metrics:
         await connection.execute(_SPARK_METRICS, *columns(plan.spark_metrics))
+    if plan.check_results:
+        await connection.execute(_CHECK_RESULTS, *columns(plan.check_results))
     if plan.publications:
         await apply_publications(connection, plan.publications)
         await release_events(connection, plan.publications, applied)

@@ -1,0 +1,34 @@
+"""Which values a column can be compared with by a check: asked at deploy, and again when the rows are there."""
+
+import re
+from datetime import date, datetime
+
+from tracelake.catalogue.sql.columns.types import NUMERIC, TIMES, SqlType
+from tracelake.model.dag import Scalar
+
+OUTPUT_RELATION = "output"
+"""The rows of the unit in a check of kind `sql`."""
+_NUMBER = re.compile(r"-?[0-9]{1,78}(?:\.[0-9]{1,78})?")
+_BYTES = re.compile("0x(?:[0-9a-fA-F]{2})*")
+
+
+def misfit(kind: SqlType, value: Scalar) -> str | None:
+    """What to write instead, if no row of such a column can be compared with the value; None if one can."""
+    text = isinstance(value, str)
+    if kind.kind == "boolean":
+        return None if isinstance(value, bool) else "write true or false"
+    if isinstance(value, bool):
+        return "a boolean does not fit"
+    if kind.kind in NUMERIC:
+        number = not text or _NUMBER.fullmatch(str(value)) is not None
+        return None if number else "write a number, in quotes if it is long"
+    if not text:
+        return "write text in quotes"
+    if kind.kind == "binary":
+        return None if _BYTES.fullmatch(str(value)) else "write hexadecimal digits after 0x, in quotes"
+    if kind.kind in TIMES:
+        try:
+            (date if kind.kind == "date" else datetime).fromisoformat(str(value))
+        except ValueError:
+            return 'write it as in ISO 8601, in quotes: "2024-01-31"'
+    return None

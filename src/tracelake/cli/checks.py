@@ -1,0 +1,125 @@
+"""`trace checks`: what must hold for datasets, and what came of it."""
+
+import click
+from rich.text import Text
+
+from tracelake.cli.listing import Listing, ListingColumn, sections
+from tracelake.cli.session import Session, user_command
+from tracelake.cli.text import ago, clean
+from tracelake.client.user import UserClient
+from tracelake.wire import routes
+from tracelake.wire.base import Reply
+from tracelake.wire.checks import CheckResultRow, CheckRow
+
+_STYLES = {"passed": "green", "failed": "bold red", "warned": "yellow", "unknown": "dim"}
+_SHOWN_ROWS = 2
+
+
+class DatasetChecks(Reply, frozen=True, kw_only=True):
+    """What `--json` prints of one dataset."""
+
+    checks: list[CheckRow]
+    results: list[CheckResultRow]
+
+
+@click.command()
+@click.argument("dataset", required=False)
+@click.option("--check", metavar="NAME", help="Results of this check only.")
+@click.option("--failed", is_flag=True, help="Only checks that did not pass.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 500),
+    default=20,
+    show_default=True,
+    help="How many results to show.",
+)
+@user_command
+def command(session: Session, dataset: str | None, check: str | None, failed: bool, limit: int) -> None:
+    """List the checks of all datasets, or show those of DATASET with their newest results.
+
+    A unit fails a check if its newest result is that. `warned` is a check of severity `warn` that failed: its rows are
+    committed all the same.
+
+    \b
+    Examples:
+      trace checks
+      trace checks transfers
+      trace checks transfers --failed --limit 100 --json
+    """
+    if dataset is None:
+        _show_all(session, failed=failed)
+        return
+
+    async def ask(client: UserClient) -> DatasetChecks:
+        reply = await client.call(routes.LIST_CHECKS, dataset=dataset)
+        page = await client.call(routes.LIST_CHECK_RESULTS, name=dataset, check=check, failed=failed, limit=limit)
+        return DatasetChecks(checks=_chosen(reply.checks, failed=failed), results=page.results)
+
+    detail = session.ask(ask, dataset=dataset)
+    if not detail.checks and not detail.results:
+        session.say(f"{dataset} has no {'failing ' if failed else ''}checks.")
+        return
+    session.show(*sections(("Checks", checks_listing(detail.checks)), ("Results", results_listing(detail.results))))
+    if bad := [row for row in detail.checks if row.state in ("failed", "warned")]:
+        session.hint("see why it waits", "why", bad[0].dataset)
+
+
+def _show_all(session: Session, *, failed: bool) -> None:
+    reply = session.ask(lambda client: client.call(routes.LIST_CHECKS))
+    checks = _chosen(reply.checks, failed=failed)
+    if not checks:
+        session.say("No check fails." if failed else "No dataset has checks.")
+        return
+    session.show(checks_listing(checks, with_dataset=True))
+    session.hint("see results over time", "checks", checks[0].dataset)
+
+
+def _chosen(checks: list[CheckRow], *, failed: bool) -> list[CheckRow]:
+    return [row for row in checks if not failed or row.state in ("failed", "warned")]
+
+
+def checks_listing(checks: list[CheckRow], *, with_dataset: bool = False) -> Listing:
+    dataset = [ListingColumn[CheckRow]("dataset", lambda row: row.dataset)] if with_dataset else []
+    return Listing(
+        checks,
+        *dataset,
+        ListingColumn("check", lambda row: Text(clean(row.name), style="bold")),
+        ListingColumn("state", lambda row: Text(row.state, style=_STYLES[row.state]), whole=True),
+        ListingColumn("severity", lambda row: row.severity, whole=True),
+        ListingColumn("expected", lambda row: row.expected),
+        ListingColumn("units", _units, right=True, whole=True),
+        ListingColumn("last", lambda row: ago(row.checked_at), whole=True),
+        ListingColumn("found", lambda row: row.message),
+    )
+
+
+def _units(row: CheckRow) -> str:
+    if not row.units:
+        return ""
+    return f"{row.failing_units:,} of {row.units:,} fail" if row.failing_units else f"{row.units:,}"
+
+
+def results_listing(results: list[CheckResultRow]) -> Listing:
+    return Listing(
+        results,
+        ListingColumn("at", lambda row: ago(row.checked_at), whole=True),
+        ListingColumn("unit", lambda row: row.unit),
+        ListingColumn("check", lambda row: row.name),
+        ListingColumn("result", _result, whole=True),
+        ListingColumn("rows", lambda row: row.rows, right=True),
+        ListingColumn("found", _found),
+        ListingColumn("task", lambda row: str(row.task_id), whole=True, style="dim"),
+    )
+
+
+def _result(row: CheckResultRow) -> Text:
+    state = "passed" if row.passed else "failed" if row.severity == "error" else "warned"
+    return Text(state, style=_STYLES[state])
+
+
+def _found(row: CheckResultRow) -> str:
+    rows = [
+        "(" + ", ".join(f"{name}: {'null' if value is None else value}" for name, value in item.items()) + ")"
+        for item in row.sample[:_SHOWN_ROWS]
+    ]
+    return f"{row.message}: {' '.join(rows)}" if rows else row.message
