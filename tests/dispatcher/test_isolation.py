@@ -122,6 +122,8 @@ def test_a_buffer_message_has_what_a_sink_needs(harness: DispatcherHarness) -> N
         "content_type": "application/jsonl",
         "record_count": 1,
         "producer": {"task_id": task_id, "attempt": 1},
+        "unit": None,
+        "dropped": False,
         "again": False,
     }
 

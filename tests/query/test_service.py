@@ -64,6 +64,39 @@ def test_the_catalog_lists_columns_with_their_types(service: ServiceHarness, flo
     }  # fmt: skip
 
 
+def test_the_catalog_knows_columns_before_anything_is_committed(service: ServiceHarness, flow: Flow) -> None:
+    org = Flow(flow.harness, fresh("early"))
+    org.deploy(EARLY)
+    reply = service.call(Listener.QUERY, "GET", "/v1/query/catalog", None, service.user_headers(org.org))
+    relations = {item["name"]: item["columns"] for item in reply.body["relations"]}
+    assert relations["sizes"] == [
+        {"name": "block_hash", "type": "BLOB"},
+        {"name": "size", "type": "BIGINT"},
+        {"name": "label", "type": "VARCHAR"},
+    ]
+    assert {"name": "block_number", "type": "BIGINT"} in relations["blocks"]
+    assert service.query(org.org, "SELECT size FROM sizes").code == "dataset_not_committed"
+
+
+EARLY = """
+name: early
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: src, activation: source, source: {kind: manual}}
+  - {name: ingest, activation: reactive, operator: evm_ingest, execution_strategy: PerPartition,
+     config: {chain_id: 1}, inputs: [{from: {job: src}}], outputs: 3}
+  - name: sizes
+    activation: reactive
+    operator: spark_sql
+    execution_strategy: PerPartition
+    inputs: [{from: {job: ingest}}]
+    config: {query: "SELECT block_hash, CAST(1 AS BIGINT) AS size, 'x' AS label FROM blocks"}
+publish:
+  blocks: {from: {job: ingest, output_index: 0}, storage: s3}
+  sizes: {from: {job: sizes}, storage: s3}
+"""
+
+
 def test_another_org_has_nothing_of_it_and_hears_nothing_of_it(service: ServiceHarness, flow: Flow) -> None:
     stranger = Flow(flow.harness, fresh("stranger"))
     stranger.deploy(FILES.replace("blocks:", "own:"))

@@ -135,7 +135,9 @@ class Hands:
         store = TableStore(flow.data_dsn)
         try:
             for index, batch in enumerate(batches):
-                data = flow.harness.run(flow.harness.objects.get(batch.batch_uri, if_match=batch.etag))
+                data: bytes | None = b""
+                if not batch.is_empty:
+                    data = flow.harness.run(flow.harness.objects.get(batch.batch_uri, if_match=batch.etag))
                 try:
                     rows = parse_batch(reader, batch, data)
                 except BadBatchError as error:
@@ -216,6 +218,7 @@ class BufferFlow:
         self.flow = Flow(self.harness, self.org)
         self.deploy()
         self.blocks = 0
+        self.triggered: set[int] = set()
 
     def deploy(self, *more: str, limits: str = "", indexes: str = "[]") -> Any:
         columns = "\n".join(f"        - {{ {column} }}" for column in more)
@@ -228,10 +231,14 @@ class BufferFlow:
         (found,) = [item for item in listed if item.org == self.org]
         return msgspec.structs.replace(found, backlog=None)
 
-    def attempt(self, job: str) -> tuple[str, Any]:
-        """A running task of a writer."""
-        self.blocks += 1
-        self.flow.trigger("transfers", "head", range={"start": self.blocks, "end": self.blocks})
+    def attempt(self, job: str, block: int | None = None) -> tuple[str, Any]:
+        """A running task of a writer, of a block that no task was for yet, or of this one."""
+        if block is None:
+            self.blocks += 1
+        number = block or self.blocks
+        first = block is None or block not in self.triggered
+        self.triggered.add(number)
+        self.flow.trigger("transfers", "head" if first else job, range={"start": number, "end": number})
         task = self.flow.tasks(job, "Queued")[-1]
         return str(task["task_id"]), self.flow.claim(task["task_id"])
 
@@ -240,6 +247,18 @@ class BufferFlow:
         reply = self.publish_by(task_id, lease, rows, **fields)
         self.flow.complete(task_id, lease)
         return reply
+
+    def write(self, *batches: Sequence[Any], job: str = "left", block: int | None = None) -> list[Any]:
+        """A task that publishes these batches and completes."""
+        task_id, lease = self.attempt(job, block)
+        prefix = lease["task"]["outputs"][0]["storage"]["buffer_prefix"]
+        replies = []
+        for number, rows in enumerate(batches):
+            uri = f"{prefix}{number}.jsonl"
+            self.harness.run(self.harness.objects.put(uri, lines(rows)))
+            replies.append(self.publish_by(task_id, lease, None, batch_uri=uri))
+        self.flow.complete(task_id, lease)
+        return replies
 
     def publish_by(self, task_id: str, lease: Any, rows: Sequence[Any] | bytes | None, **fields: Any) -> Any:
         reply = self.try_publish(task_id, lease, rows, **({"dedupe_scope": "large"} | fields))
@@ -429,7 +448,8 @@ class BufferFlow:
     def commits(self) -> dict[int, int]:
         """Which commit each batch became visible with, as the Dispatcher knows it."""
         rows = self.harness.sql(
-            "SELECT publish_seq, commit_seq FROM buffer_publishes WHERE org_id = $1 AND committed_at IS NOT NULL",
+            "SELECT publish_seq, commit_seq FROM buffer_publishes "
+            "WHERE org_id = $1 AND committed_at IS NOT NULL AND dropped_at IS NULL",
             self.org_id(),
         )
         return {row["publish_seq"]: row["commit_seq"] for row in rows}

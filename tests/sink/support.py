@@ -11,7 +11,7 @@ import pyarrow as pa
 from tracelake.model.dag import Column, ColumnType, OnConflict, Schema
 from tracelake.rows.reader import BatchReader
 from tracelake.sink.outcomes import Loaded
-from tracelake.wire.buffers import BufferBatch, BufferedDataset, Producer
+from tracelake.wire.buffers import BatchUnit, BufferBatch, BufferedDataset, Producer
 
 EVERY = Schema(
     columns=(
@@ -68,7 +68,16 @@ class Publisher:
     org_id: UUID = field(default_factory=uuid4)
     last: int = 0
 
-    def batch(self, data: bytes = b"", *, uri: str = "", etag: str = "", org_id: UUID | None = None) -> BufferBatch:
+    def batch(
+        self,
+        data: bytes = b"",
+        *,
+        uri: str = "",
+        etag: str = "",
+        org_id: UUID | None = None,
+        producer: Producer | None = None,
+        unit: BatchUnit | None = None,
+    ) -> BufferBatch:
         self.last += 1
         return BufferBatch(
             publish_id=uuid4(),
@@ -80,7 +89,8 @@ class Publisher:
             size_bytes=len(data),
             etag=etag,
             content_type="application/jsonl",
-            producer=Producer(task_id=uuid4(), attempt=1),
+            producer=producer or Producer(task_id=uuid4(), attempt=1),
+            unit=unit,
         )
 
     def read(self, batch: BufferBatch, data: bytes) -> tuple[Loaded, pa.RecordBatch]:

@@ -71,7 +71,7 @@ def test_a_sink_with_the_old_schema_beside_one_with_the_new(flow: BufferFlow) ->
     made = _indexes(flow)
     flow.publish([{"key": 1, "value": "b"}, {"key": 2, "value": "c"}, {"key": 3}])
     flow.sink(known=old)
-    assert (flow.dataset, _indexes(flow), len(made)) == (new, made, 3)
+    assert (flow.dataset, _indexes(flow), len(made)) == (new, made, 4)
     assert flow.rows("key", "value", "memo") == [(1, "b", None), (2, "c", None), (3, None, None)], "no row is of two"
     assert flow.letters() == []
 
@@ -85,7 +85,7 @@ def test_an_index_that_rows_do_not_fit_is_left_out_and_the_table_goes_on(
     flow.publish([{"key": 2, "value": "b", "memo": "x"}])
     assert flow.sink() == 1
     assert flow.rows("key", "memo") == [(1, None), (2, "x")]
-    assert len(_indexes(flow)) == 3, "of the key, of the commit, and of `memo`"
+    assert len(_indexes(flow)) == 4, "of the key, of the commit, of the batch, and of `memo`"
     assert [record.levelname for record in caplog.records if record.message == "an index cannot be made"] == ["ERROR"]
 
 

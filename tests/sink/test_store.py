@@ -178,7 +178,7 @@ def test_a_table_follows_its_schema_with_rows_in_it(dsn: str, store: TableStore)
     shown = ask(dsn, f"SELECT * FROM {ddl.view_name(after)} ORDER BY key")
     assert shown == [("1", "x", None), (str(2**200), None, 5)]
     assert ask(dsn, "SELECT count(*) FROM pg_views WHERE viewname = 'followed'") == [(0,)]
-    assert ask(dsn, f"SELECT count(*) FROM pg_indexes WHERE tablename = '{table_name(of.dataset_uuid)}'") == [(3,)]
+    assert ask(dsn, f"SELECT count(*) FROM pg_indexes WHERE tablename = '{table_name(of.dataset_uuid)}'") == [(4,)]
     assert store.follow(msgspec.structs.replace(after, schema=msgspec.structs.replace(wider, indexes=())))
 
 

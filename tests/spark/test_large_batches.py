@@ -20,12 +20,13 @@ from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.model.backoff import Backoff
 from tracelake.model.buffered import quoted, table_name
+from tracelake.model.dag import OnConflict
 from tracelake.sink.batch_commit import BufferCommitter, LargeBatches
 from tracelake.sink.outcomes import CommitResult
 from tracelake.sink.retrying import Retrying
 from tracelake.sink.spark_load import SparkLoader
 from tracelake.sink.store_pool import StorePool
-from tracelake.wire.buffers import BufferBatch, BufferedDataset, OnConflict
+from tracelake.wire.buffers import BufferBatch, BufferedDataset
 
 CASES = 100
 ROW = b'{"key": "a", "number": 1}\n'

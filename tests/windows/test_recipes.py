@@ -21,7 +21,7 @@ from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.model.dag import UnitGrid
 from tracelake.model.windows import Window, describe_window
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
 
 LAST = 3_999
 UNIT = 700
@@ -116,7 +116,7 @@ class RecipeStack(RealStack):
         }
 
     def settle(self) -> None:
-        self.wait_until(lambda: not self.sql(UNSETTLED)[0]["unsettled"], "all windows", timeout=600)
+        self.wait_until(lambda: not self.sql(UNSETTLED)[0]["unsettled"], "all windows", timeout=1200)
 
 
 def fit(name: str, text: str, prices_url: str) -> str:

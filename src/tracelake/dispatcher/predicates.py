@@ -27,6 +27,12 @@ def awaits_sink(alias: str = "") -> str:
     return f"{table}released_at IS NOT NULL AND {table}committed_at IS NULL AND {table}dead_at IS NULL"
 
 
+def has_unit(alias: str = "") -> str:
+    """The task computes a unit of its node, which other tasks may compute again."""
+    table = _dot(alias)
+    return f"{table}node_id IS NOT NULL AND {table}edge IS NOT NULL AND {table}unit_key IS NOT NULL"
+
+
 def has_threshold(alias: str = "") -> str:
     """The row of `pressure` or `buffered_tables` has a threshold."""
     table = _dot(alias)

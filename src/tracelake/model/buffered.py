@@ -20,6 +20,11 @@ def table_name(dataset_uuid: UUID) -> str:
     return f"dataset_{dataset_uuid}"
 
 
+def hidden_name(dataset_uuid: UUID) -> str:
+    """The table of rows that are not visible now and may become so."""
+    return f"hidden_{dataset_uuid}"
+
+
 def view_names(org: str, dataset: str) -> tuple[str, str]:
     """Schema and name of the view by which people read it; orgs and datasets have names that SQL takes unquoted."""
     return short_name(f"org_{org}"), short_name(dataset)

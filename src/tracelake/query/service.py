@@ -212,7 +212,7 @@ class QueryService:
                     dataset_uuid=relation.source.dataset_uuid,
                     dataset_version=relation.source.dataset_version,
                     storage=relation.source.storage,
-                    columns=_listed(columns.get(name, {}).items()),
+                    columns=_listed(columns.get(name, {}).items()) or relation.source.expected_columns,
                 )
                 for name, relation in relations.items()
             ]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tracelake.catalogue.tables import RESERVED, plan_table
-from tracelake.model.buffered import quoted, table_name, view_names
+from tracelake.model.buffered import hidden_name, quoted, table_name, view_names
 from tracelake.model.dag import Schema
 from tracelake.rows.values import kind_of
 from tracelake.sink.outcomes import Run
@@ -22,7 +22,8 @@ from tracelake.wire.buffers import BufferedDataset
 logger = logging.getLogger(__name__)
 
 _ALONE = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
-_DEFINITION = "SELECT definition::text FROM buffer_tables WHERE dataset_uuid = $1::text::uuid FOR UPDATE"
+_DEFINITION = "SELECT definition::text, has_hidden FROM buffer_tables WHERE dataset_uuid = $1::text::uuid FOR UPDATE"
+_HAS_HIDDEN = "UPDATE buffer_tables SET has_hidden = true, indexed = NULL WHERE dataset_uuid = $1::text::uuid"
 _DEFINE = """
     INSERT INTO buffer_tables (dataset_uuid, definition) VALUES ($1::text::uuid, $2::text::json)
     ON CONFLICT (dataset_uuid) DO UPDATE SET definition = excluded.definition, changed_at = trace_now()"""
@@ -49,9 +50,13 @@ def apply_schema(run: Run, dataset: BufferedDataset, lock_seconds: float) -> boo
     before = msgspec.json.decode(definitions[0][0], type=BufferedDataset) if definitions else None
     # A sink with an older declaration leaves the table alone: the newer schema holds more.
     if before is not None and (definitions[0][0] == declared or before.revision > dataset.revision):
+        if not definitions[0][1]:
+            _create_hidden(run, before)
         return False
     # Everybody queues behind a waiting ALTER TABLE, so it gives up soon and is retried.
     run(f"SET LOCAL lock_timeout = {int(lock_seconds * 1000)}")
+    if before is not None and not definitions[0][1]:
+        _create_hidden(run, before)
     # Serialises the creation of the org's schema.
     run(_ALONE, view_schema(dataset))
     grants = _drop_view(run, before, dataset)
@@ -65,7 +70,19 @@ def apply_schema(run: Run, dataset: BufferedDataset, lock_seconds: float) -> boo
     for privilege, grantee in grants:
         run(f"GRANT {privilege} ON {view_name(dataset)} TO {grantee}")
     run(_DEFINE, key, declared)
+    if before is None:
+        _create_hidden(run, dataset)
     return True
+
+
+def _create_hidden(run: Run, dataset: BufferedDataset) -> None:
+    """Create the table of rows that are not visible, with the columns of the table as it is."""
+    table, hidden = quoted(table_name(dataset.dataset_uuid)), quoted(hidden_name(dataset.dataset_uuid))
+    run(f"CREATE TABLE {hidden} (LIKE {table})")
+    run(f"ALTER TABLE {hidden} ALTER _commit_seq SET DEFAULT 0, ADD _counts boolean NOT NULL")
+    run(f"ALTER TABLE {hidden} ADD PRIMARY KEY (_publish_seq, _line)")
+    run(f"CREATE INDEX ON {hidden} (org_id, {names(dataset.schema.unique)}) WHERE _counts")
+    run(_HAS_HIDDEN, str(dataset.dataset_uuid))
 
 
 def _drop_view(run: Run, before: BufferedDataset | None, after: BufferedDataset) -> list[tuple[Any, ...]]:
@@ -89,6 +106,9 @@ def build_indexes(run: Run, dataset: BufferedDataset, lock_seconds: float) -> No
     run(_ALONE, key)
     if run(_UNINDEXED, key, declared) == []:
         return
+    # By it the rows of a batch are found when its unit is computed again.
+    table = quoted(table_name(dataset.dataset_uuid))
+    run(f"CREATE INDEX IF NOT EXISTS {_index(dataset, ('_publish_seq',))} ON {table} (_publish_seq)")
     for name, statement in indexes(dataset):
         run(statement)
         if run(_MISSING, name) == [(True,)]:
@@ -129,7 +149,9 @@ def migrate(before: BufferedDataset | None, after: BufferedDataset) -> list[str]
     if old is None:
         return _create(table, after)
     dropped = [index for index in old.indexes if index not in new.indexes]
-    return _alter(table, old, new) + [f"DROP INDEX IF EXISTS {_index(after, index)}" for index in dropped]
+    hidden = quoted(hidden_name(after.dataset_uuid))
+    altered = [statement for name in (table, hidden) for statement in _alter(name, old, new)]
+    return altered + [f"DROP INDEX IF EXISTS {_index(after, index)}" for index in dropped]
 
 
 def retypes(before: BufferedDataset, after: BufferedDataset) -> bool:

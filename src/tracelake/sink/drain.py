@@ -123,9 +123,14 @@ class DatasetDrain:
         """The batches that still wait for a sink. Other messages are duplicates, or were left by a sink that died."""
         if not received:
             return received
-        waiting = await self._reporter.find_open([item.batch.publish_id for item in received])
-        await self._ack([item for item in received if item.batch.publish_id not in waiting])
-        return [item for item in received if item.batch.publish_id in waiting]
+        reply = await self._reporter.find_open([item.batch.publish_id for item in received])
+        await self._ack([item for item in received if item.batch.publish_id not in reply.publish_ids])
+        return [
+            # A message from before a user dropped the batch has not heard of it.
+            item.without_rows() if item.batch.publish_id in reply.dropped else item
+            for item in received
+            if item.batch.publish_id in reply.publish_ids
+        ]
 
     async def _give_up(self, item: ReceivedBatch) -> None:
         """Reject a batch that was received too often, unless it is in the table and was only not reported."""

@@ -16,11 +16,15 @@ class Artifacts(Protocol):
 
 async def fetch_batch(objects: Artifacts, batch: BufferBatch) -> bytes | None:
     """None if the artifact is gone or was replaced."""
+    if batch.is_empty:
+        return b""
     return await objects.get(batch.batch_uri, if_match=batch.etag)
 
 
 def download_batch(transfer: FileTransfer, batch: BufferBatch) -> bytes | None:
     """The same for threads and Spark's executors; blocks."""
+    if batch.is_empty:
+        return b""
     with tempfile.TemporaryDirectory(prefix="trace-batch-") as directory:
         path = Path(directory) / "batch"
         try:

@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from tracelake.model.buffered import quoted, table_name
-from tracelake.rows.values import kind_of
-from tracelake.sink.conflicts import best_first, wins
-from tracelake.sink.ddl import names
+from tracelake.model.buffered import hidden_name, quoted, table_name
 from tracelake.sink.outcomes import Commit, Loaded, OutdatedError, Run
+from tracelake.sink.units import plan_units
+from tracelake.sink.visibility import VisibleRows
 from tracelake.wire.buffers import BufferBatch, BufferedDataset
 
 COMMITS_DAYS = 30
@@ -15,19 +14,21 @@ COMMITS_DAYS = 30
 FORGOTTEN_AT_ONCE = 1000
 
 _LOCK = """
-    SELECT next_commit, coalesce((definition->>'revision')::bigint, 0) FROM buffer_tables
+    SELECT next_commit, coalesce((definition->>'revision')::bigint, 0), writers::text[] FROM buffer_tables
     WHERE dataset_uuid = $1::text::uuid FOR UPDATE"""
 _DONE = """
     SELECT publish_id::text, commit_seq FROM buffer_commits WHERE publish_id = ANY ($1::text[]::uuid[])"""
 _SAME_COMMITS = """
-    SELECT commit_seq, publish_id::text FROM buffer_commits
+    SELECT commit_seq, publish_id::text, dropped FROM buffer_commits
     WHERE dataset_uuid = $1::text::uuid AND commit_seq = ANY ($2::bigint[]) ORDER BY commit_seq, publish_id"""
-_SIZE = "SELECT pg_total_relation_size($1::text::regclass)"
+_SIZE = "SELECT pg_total_relation_size($1::text::regclass) + pg_total_relation_size($2::text::regclass)"
+_HAS_UNITS = "SELECT EXISTS (SELECT FROM buffer_parts WHERE dataset_uuid = $1::text::uuid)"
 _NEXT = "UPDATE buffer_tables SET next_commit = next_commit + 1 WHERE dataset_uuid = $1::text::uuid"
 _RECORD = """
-    INSERT INTO buffer_commits (publish_id, dataset_uuid, publish_seq, commit_seq, row_count)
-    SELECT p.publish_id, $1::text::uuid, p.publish_seq, $2::bigint, p.row_count
-    FROM unnest($3::text[]::uuid[], $4::bigint[], $5::bigint[]) AS p(publish_id, publish_seq, row_count)"""
+    INSERT INTO buffer_commits (publish_id, dataset_uuid, publish_seq, commit_seq, row_count, dropped)
+    SELECT p.publish_id, $1::text::uuid, p.publish_seq, $2::bigint, p.row_count, p.dropped
+    FROM unnest($3::text[]::uuid[], $4::bigint[], $5::bigint[], $6::bool[])
+         AS p(publish_id, publish_seq, row_count, dropped)"""
 
 # Several sinks may delete at once, so each skips the rows that another has locked.
 _FORGET = """
@@ -40,28 +41,52 @@ _FORGET = """
 def merge(run: Run, dataset: BufferedDataset, staging: str, loaded: Sequence[Loaded], *, sure: bool) -> list[Commit]:
     """Merge the batches that are not in the table yet; returns the commits of all of them."""
     key = str(dataset.dataset_uuid)
-    ((commit_seq, revision),) = run(_LOCK, key)
+    ((commit_seq, revision, writers),) = run(_LOCK, key)
     if revision > dataset.revision and not sure:
         raise OutdatedError(dataset.name)
     done = _done(run, [item.batch for item in loaded])
     fresh = [item for item in loaded if item.batch.publish_id not in done]
     commits = []
     if fresh:
+        _merge_rows(run, dataset, staging, fresh, commit_seq, writers)
         batches = [item.batch for item in fresh]
-        sequences = [batch.publish_seq for batch in batches]
-        run(
-            _statement(dataset, staging),
-            commit_seq,
-            sequences,
-            [str(batch.org_id) for batch in batches],
-            [str(batch.producer.task_id) for batch in batches],
-        )
         ids = [str(batch.publish_id) for batch in batches]
-        run(_RECORD, key, commit_seq, ids, sequences, [item.rows for item in fresh])
+        numbers = [batch.publish_seq for batch in batches]
+        dropped = [batch.dropped for batch in batches]
+        run(_RECORD, key, commit_seq, ids, numbers, [item.rows for item in fresh], dropped)
         run(_NEXT, key)
-        ((table_bytes,),) = run(_SIZE, quoted(table_name(dataset.dataset_uuid)))
-        commits.append(Commit(commit_seq, tuple(item.batch.publish_id for item in fresh), table_bytes))
+        tables = (table_name(dataset.dataset_uuid), hidden_name(dataset.dataset_uuid))
+        ((table_bytes,),) = run(_SIZE, *map(quoted, tables))
+        dropped_ids = frozenset(batch.publish_id for batch in batches if batch.dropped)
+        commits.append(Commit(commit_seq, tuple(batch.publish_id for batch in batches), table_bytes, dropped_ids))
     return commits + (_same_commits(run, dataset.dataset_uuid, done.values()) if done else [])
+
+
+def _merge_rows(
+    run: Run,
+    dataset: BufferedDataset,
+    staging: str,
+    loaded: Sequence[Loaded],
+    commit_seq: int,
+    writers: list[str] | None,
+) -> None:
+    """Merge staged rows; each key ends with its winner among all rows that count."""
+    rows = VisibleRows(run, dataset, commit_seq)
+    if unitless := [item for item in loaded if item.batch.unit is None and item.rows]:
+        ((mixed,),) = run(_HAS_UNITS, str(dataset.dataset_uuid))
+        rows.merge_unitless(staging, unitless, mixed=mixed)
+    of_units = [(item, item.batch.unit) for item in loaded if item.batch.unit is not None]
+    plan = plan_units(run, dataset.dataset_uuid, of_units, None if writers is None else {*map(UUID, writers)})
+    if plan.replaced:
+        rows.remove(plan.replaced)
+    if plan.uncovered:
+        rows.uncover(plan.uncovered)
+    if shown := [item for item in plan.shown if item.rows]:
+        rows.show(staging, shown)
+    if hidden := [item for item in plan.hidden if item.rows]:
+        rows.hide(staging, hidden)
+    plan.record(run, dataset.dataset_uuid)
+    rows.settle()
 
 
 def find(run: Run, dataset: BufferedDataset, batches: Sequence[BufferBatch]) -> list[Commit]:
@@ -72,7 +97,7 @@ def find(run: Run, dataset: BufferedDataset, batches: Sequence[BufferBatch]) -> 
 
 def forget(run: Run) -> bool:
     """Delete some records of old batches; returns whether there may be more. If such a batch is merged again, nothing
-    changes: its rows are in the table with the same numbers, or were replaced by rows that win over them."""
+    changes: it is known as part of its unit, its unit has a newer one, or its rows are there or lost for good."""
     return len(run(_FORGET, COMMITS_DAYS, FORGOTTEN_AT_ONCE)) == FORGOTTEN_AT_ONCE
 
 
@@ -83,33 +108,9 @@ def _done(run: Run, batches: Sequence[BufferBatch]) -> dict[UUID, int]:
 
 def _same_commits(run: Run, dataset_uuid: UUID, numbers: Iterable[int]) -> list[Commit]:
     commits: dict[int, list[UUID]] = {}
-    for number, publish_id in run(_SAME_COMMITS, str(dataset_uuid), sorted(set(numbers))):
+    dropped_ids: set[UUID] = set()
+    for number, publish_id, dropped in run(_SAME_COMMITS, str(dataset_uuid), sorted(set(numbers))):
         commits.setdefault(number, []).append(UUID(publish_id))
-    return [Commit(number, tuple(ids)) for number, ids in commits.items()]
-
-
-def _statement(dataset: BufferedDataset, staged: str) -> str:
-    """The statement that moves rows from the staging table into the dataset's table.
-
-    $1 is the commit; $2 to $4 are sequence, org and task of each batch to merge. Of the rows with one key the
-    winner stays (`sink.conflicts`), in whatever order they arrive.
-    """
-    schema = dataset.schema
-    table, key = quoted(table_name(dataset.dataset_uuid)), names(schema.unique)
-    kinds = [kind_of(column) for column in schema.columns]
-    declared = [quoted(kind.column.name) for kind in kinds]
-    values = ", ".join(f"s.{name}{kind.cast}" for name, kind in zip(declared, kinds, strict=True))
-    keys = ", ".join(f"s.{quoted(name)}" for name in schema.unique)
-    replaced = [name for name in declared if name not in {quoted(part) for part in schema.unique}]
-    hidden = ["_task_id", "_publish_seq", "_line", "_commit_seq"]
-    changes = ", ".join(f"{name} = excluded.{name}" for name in [*replaced, *hidden])
-    return f"""
-        INSERT INTO {table} AS t (org_id, {", ".join(hidden)}, {", ".join(declared)})
-        SELECT DISTINCT ON (p.org_id, {keys})
-               p.org_id, p.task_id, s._publish_seq, s._line, $1::bigint, {values}
-        FROM {staged} s
-        JOIN unnest($2::bigint[], $3::text[]::uuid[], $4::text[]::uuid[]) AS p(publish_seq, org_id, task_id)
-          ON p.publish_seq = s._publish_seq
-        ORDER BY p.org_id, {keys}, {best_first(dataset, "s", staged=True)}
-        ON CONFLICT (org_id, {key}) DO UPDATE SET {changes}
-        WHERE {wins(dataset, "excluded", over="t")}"""  # noqa: S608 - quoted
+        if dropped:
+            dropped_ids.add(UUID(publish_id))
+    return [Commit(number, tuple(ids), dropped=dropped_ids.intersection(ids)) for number, ids in commits.items()]

@@ -1,6 +1,6 @@
 """The possible outcomes of committing batches, and the errors of Postgres data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -56,6 +56,8 @@ class Commit:
     publish_ids: tuple[UUID, ...]
     table_bytes: int | None = None
     """The size of the table after this commit; None for a commit made earlier."""
+    dropped: Set[UUID] = frozenset()
+    """Batches that a user dropped: they are done, and their rows are not in the table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ logger = logging.getLogger(__name__)
 
 def parse_batch(reader: BatchReader, batch: BufferBatch, data: bytes | None) -> pa.RecordBatch:
     """Returns the rows, or raises BadBatchError; the same wherever it runs."""
+    if batch.is_empty:
+        return reader.read(b"", publish_seq=batch.publish_seq, org_id=batch.org_id, record_count=0)
     if data is None:
         raise BadBatchError("artifact_changed", "the artifact is gone, or not what was published")
     if len(data) != batch.size_bytes:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -29,6 +29,10 @@ class ReceivedBatch:
     def is_new(self) -> bool:
         """No sink has received it before."""
         return self.delivery.receives <= 1 and not self.batch.again
+
+    def without_rows(self) -> "ReceivedBatch":
+        """The same batch after a user dropped it."""
+        return replace(self, batch=msgspec.structs.replace(self.batch, dropped=True))
 
 
 class BatchQueue:

@@ -71,6 +71,7 @@ class SinkReporter:
             commit_seq=commit.commit_seq,
             publish_ids=list(commit.publish_ids),
             table_bytes=commit.table_bytes,
+            dropped=sorted(commit.dropped),
         )
         try:
             await self._retrying.until_done(lambda: self._calls.buffer_committed(request))
@@ -81,7 +82,8 @@ class SinkReporter:
             # the others one by one.
             if len(commit.publish_ids) > 1:
                 for publish_id in commit.publish_ids:
-                    await self.announce(Commit(commit.commit_seq, (publish_id,), commit.table_bytes))
+                    dropped = commit.dropped & {publish_id}
+                    await self.announce(Commit(commit.commit_seq, (publish_id,), commit.table_bytes, dropped))
         self._signal("announced")
 
     async def reject(self, refusal: Refusal) -> None:
@@ -105,10 +107,10 @@ class SinkReporter:
         )
         self._signal("rejected")
 
-    async def find_open(self, publish_ids: Sequence[UUID]) -> set[UUID]:
-        """The batches that still wait for a sink; the others are committed, dead letters, or dropped."""
+    async def find_open(self, publish_ids: Sequence[UUID]) -> BufferOpenReply:
+        """The batches that still wait for a sink; the others are committed, or dead letters."""
         request = BufferOpenRequest(publish_ids=list(publish_ids))
-        return set((await self._retrying.until_done(lambda: self._calls.buffer_open(request))).publish_ids)
+        return await self._retrying.until_done(lambda: self._calls.buffer_open(request))
 
     async def find_newer(self, dataset: BufferedDataset) -> BufferedDataset | None:
         """The Dispatcher's declaration of the dataset; None if it is the same."""

@@ -19,6 +19,17 @@ class Producer(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
 
 
+class BatchUnit(msgspec.Struct, frozen=True, kw_only=True):
+    """The unit whose rows a batch holds."""
+
+    node_id: UUID
+    """The job that wrote it, with everything its rows depend on."""
+    unit: str
+    """The unit among those of the node."""
+    batches: int
+    """The number of batches that the attempt wrote for the unit: they become visible together."""
+
+
 class BufferBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="buffer_batch"):
     """The message in a buffer queue: a pointer to a batch, with everything that a sink checks."""
 
@@ -34,8 +45,17 @@ class BufferBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     producer: Producer
     record_count: int | None = None
     sha256: str | None = None
+    unit: BatchUnit | None = None
+    """None if the rows have no unit: nobody replaces them."""
+    dropped: bool = False
+    """A user dropped the batch: it is done without its rows."""
     again: bool = False
     """The message was sent before; an operator may have replayed or dropped the batch since."""
+
+    @property
+    def is_empty(self) -> bool:
+        """There is nothing to fetch: its rows are dropped, or its unit has no rows any more."""
+        return self.dropped or self.batch_uri == ""
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +94,9 @@ class BufferOpenRequest(Request, frozen=True, kw_only=True):
 
 class BufferOpenReply(Reply, frozen=True, kw_only=True):
     publish_ids: list[UUID]
-    """The batches that still wait: neither committed, nor dead letters, nor dropped."""
+    """The batches that still wait: neither committed nor dead letters."""
+    dropped: list[UUID] = []
+    """Those of them that a user dropped: they are committed without their rows."""
 
 
 class BufferCommittedRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -85,6 +107,8 @@ class BufferCommittedRequest(Request, frozen=True, kw_only=True, omit_defaults=T
     publish_ids: Annotated[list[UUID], Meta(min_length=1, max_length=MAX_PUBLISHES)]
     table_bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     """The size of the table with its indexes after the commit; it counts as stored bytes of the org."""
+    dropped: Annotated[list[UUID], Meta(max_length=MAX_PUBLISHES)] = []
+    """Those of the batches that were committed without their rows, since a user dropped them."""
 
 
 class BufferCommittedReply(Reply, frozen=True, kw_only=True):

@@ -116,7 +116,7 @@ class CatalogRelation(Reply, frozen=True, kw_only=True):
     dataset_version: UUID
     storage: str
     columns: list[ResultColumn]
-    """None yet: nothing of this generation has been committed."""
+    """As far as nothing of this generation has been committed yet, those that were known at deploy; perhaps none."""
 
 
 class CatalogReply(Reply, frozen=True, kw_only=True):
@@ -139,6 +139,8 @@ class ReadableRelation(Reply, frozen=True, kw_only=True):
     storage: Literal["s3", "buffered"]
     columns: list[TableColumn] | None = None
     """Of a buffered dataset: as its document declares them."""
+    expected_columns: list[ResultColumn] = []
+    """Of a dataset of files of which none is committed yet: those that were known at deploy."""
 
 
 class RelationsReply(Reply, frozen=True, kw_only=True):

@@ -48,7 +48,7 @@ _TABLES = f"""
     ORDER BY o.name, d.name"""  # noqa: S608 - constants only
 
 _OPEN = f"""
-    SELECT publish_id FROM buffer_publishes
+    SELECT publish_id, dropped_at IS NOT NULL AS dropped FROM buffer_publishes
     WHERE publish_id = ANY($1) AND {awaits_sink()}"""  # noqa: S608
 
 # Noted now and then, not at every question.
@@ -65,11 +65,12 @@ _LOCK = """
     SELECT publish_id, dataset_version, committed_at, commit_seq, dead_at FROM buffer_publishes
     WHERE dataset_uuid = $1 AND publish_id = ANY($2) ORDER BY publish_id FOR UPDATE"""
 
-# What a sink found in its table is there, also if somebody once said that it could not be.
+# What a sink found in its table is there, also if somebody once said that it could not be, or dropped it meanwhile.
 _COMMIT = """
     UPDATE buffer_publishes
     SET committed_at = trace_now(), commit_seq = $2, released_at = coalesce(released_at, trace_now()),
-        dead_at = NULL, dead_code = NULL, dead_reason = NULL, dead_line = NULL, dead_excerpt = NULL, dropped_at = NULL
+        dead_at = NULL, dead_code = NULL, dead_reason = NULL, dead_line = NULL, dead_excerpt = NULL,
+        dropped_at = CASE WHEN publish_id = ANY($3) THEN coalesce(dropped_at, trace_now()) END
     WHERE publish_id = ANY($1) AND committed_at IS NULL"""
 
 _MEASURED = "UPDATE buffered_tables SET table_bytes = $2 WHERE dataset_uuid = $1 AND table_bytes <> $2"
@@ -98,7 +99,10 @@ class BufferCommits:
     async def open(self, request: BufferOpenRequest) -> BufferOpenReply:
         async with self.store.connection() as connection:
             rows = await connection.fetch(_OPEN, request.publish_ids)
-        return BufferOpenReply(publish_ids=[row["publish_id"] for row in rows])
+        return BufferOpenReply(
+            publish_ids=[row["publish_id"] for row in rows],
+            dropped=[row["publish_id"] for row in rows if row["dropped"]],
+        )
 
     async def committed(self, request: BufferCommittedRequest) -> BufferCommittedReply:
         with unavailable_when_held_up("The commit conflicts with a concurrent change; repeat it."):
@@ -127,7 +131,7 @@ class BufferCommits:
             if any(row["commit_seq"] not in (None, request.commit_seq) for row in rows):
                 raise TraceError("commit_conflict", field="commit_seq")
             duplicate = all(row["committed_at"] is not None for row in rows)
-            await connection.execute(_COMMIT, [row["publish_id"] for row in rows], request.commit_seq)
+            await connection.execute(_COMMIT, [row["publish_id"] for row in rows], request.commit_seq, request.dropped)
             plan.epochs = {org_id: dataset["routing_epoch"]}
             # Of the current generation, since everybody reads the one table; and of those that are being built.
             versions = {dataset["current_version"], *(row["dataset_version"] for row in rows)}

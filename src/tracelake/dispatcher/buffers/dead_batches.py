@@ -1,7 +1,8 @@
 """Dead batches, the dead letters of buffered datasets: what users see of them, and what they do with them.
 
 A replay gives the batch back to the sinks under its old number, so a table ends as if it had been right at first. A
-dropped one is forgotten for good: its artifact may be collected.
+dropped one goes to the sinks without its rows, since other batches of its unit may wait for it; its artifact may be
+collected.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,7 +50,11 @@ _REVIVE = """
     SET dead_at = NULL, dead_code = NULL, dead_reason = NULL, dead_line = NULL, dead_excerpt = NULL
     WHERE publish_id = ANY($1)"""
 
-_DROP = "UPDATE buffer_publishes SET dropped_at = trace_now() WHERE publish_id = ANY($1)"
+_DROP = """
+    UPDATE buffer_publishes
+    SET dropped_at = trace_now(), dead_at = NULL, dead_code = NULL, dead_reason = NULL, dead_line = NULL,
+        dead_excerpt = NULL
+    WHERE publish_id = ANY($1)"""
 
 
 class DeadBatches:
@@ -69,6 +74,8 @@ class DeadBatches:
         async with self._store.transaction() as connection:
             batches = await self._choose(connection, actor, request, "dlq.drop")
             await connection.execute(_DROP, list(batches))
+            await connection.execute(ENQUEUE_PUBLISHES_AGAIN, list(batches))
+        self._on_outbox()
         return _changed(batches)
 
     async def _choose(

@@ -170,8 +170,9 @@ class BatchRelease(NamedTuple):
 
     task_id: UUID
     attempt: int
-    renumber: bool
-    """Its batches get the highest `publish_seq` anew, in their order: they replace whatever was released before."""
+    rerun: bool
+    """Its unit may have been released before. Its batches get the highest `publish_seq` anew, in their order: they
+    replace whatever was released before."""
 
 
 class AuditEntry(NamedTuple):

@@ -33,7 +33,7 @@ OPEN_SIBLINGS = f"SELECT s.task_id, a.task_id AS speaker {_SIBLINGS} AND {is_ope
 """The open tasks of the units of these tasks, themselves included."""
 
 _COMPLETED = f"""
-    SELECT a.task_id, max(s.input_order) AS newest {_SIBLINGS} AND s.status = 'Completed' AND s.input_order IS NOT NULL
+    SELECT a.task_id, max(s.input_order) AS newest {_SIBLINGS} AND s.status = 'Completed'
     GROUP BY a.task_id"""
 
 
@@ -46,6 +46,10 @@ class UnitOrder:
     def is_outdated(self, task: Task) -> bool:
         unit = unit_id(task)
         return unit is not None and self._completed.get(unit, ()) > task.input_order
+
+    def has_completed(self, task: Task) -> bool:
+        """Whether a task of the same unit has completed before."""
+        return unit_id(task) in self._completed
 
     def record_completed(self, task: Task, order: Order) -> None:
         unit = unit_id(task)
@@ -65,5 +69,5 @@ async def load(connection: Connection, speakers: Iterable[Task]) -> UnitOrder:
     tasks = {task.task_id: task for task in speakers if unit_id(task) is not None}
     if tasks:
         for row in await connection.fetch(_COMPLETED, list(tasks)):
-            order.record_completed(tasks[row["task_id"]], tuple(row["newest"]))
+            order.record_completed(tasks[row["task_id"]], tuple(row["newest"] or ()))
     return order

@@ -17,11 +17,11 @@ _BATCHES = f"""
            j.dag_name AS dag, j.name AS job, t.unit
     FROM (SELECT k.dataset_uuid, k.commit_seq, (
               SELECT count(*) FROM buffer_publishes n
-              WHERE n.dataset_uuid = k.dataset_uuid AND n.commit_seq = k.commit_seq) AS batches
+              WHERE n.dataset_uuid = k.dataset_uuid AND n.commit_seq = k.commit_seq AND n.dropped_at IS NULL) AS batches
           FROM unnest($1::uuid[], $2::bigint[]) AS k(dataset_uuid, commit_seq)) c
     CROSS JOIN LATERAL (
         SELECT p.publish_id, p.publish_seq, p.task_id, p.attempt, p.record_count FROM buffer_publishes p
-        WHERE p.dataset_uuid = c.dataset_uuid AND p.commit_seq = c.commit_seq AND p.org_id = $3
+        WHERE p.dataset_uuid = c.dataset_uuid AND p.commit_seq = c.commit_seq AND p.org_id = $3 AND p.dropped_at IS NULL
         ORDER BY p.publish_seq LIMIT {FIRST}) b
     JOIN tasks t ON t.task_id = b.task_id JOIN jobs j ON j.job_id = t.job_id
     ORDER BY b.publish_seq"""  # noqa: S608 - constants only

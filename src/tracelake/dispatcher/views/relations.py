@@ -7,18 +7,26 @@ import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.files import list_columns
+from tracelake.model.columns import DatasetColumns
 from tracelake.model.dag import Schema
 from tracelake.model.job import Storage
-from tracelake.wire.query import InputRelation, InputSelection, ReadableRelation, RelationsReply
+from tracelake.wire.query import InputRelation, InputSelection, ReadableRelation, RelationsReply, ResultColumn
 from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import TaskInput
 
 # One statement, so one moment: a query joins generations that were current together.
 _PUBLISHED = """
-    SELECT d.name, d.dataset_uuid, d.current_version, d.storage, g.schema
+    SELECT d.name, d.dataset_uuid, d.current_version, d.storage, g.schema,
+           CASE WHEN d.storage = 's3' AND NOT EXISTS (
+               SELECT FROM dataset_units u
+               WHERE u.dataset_uuid = d.dataset_uuid AND u.dataset_version = d.current_version)
+           THEN g.columns END AS expected
     FROM datasets d JOIN orgs o USING (org_id)
     JOIN dataset_versions g ON g.dataset_uuid = d.dataset_uuid AND g.dataset_version = d.current_version
     WHERE o.name = $1 AND d.published AND d.storage IN ('s3', 'buffered') ORDER BY d.name"""
+
+_QUERY_TYPES = {"string": "VARCHAR", "binary": "BLOB"}
+"""Types of Spark that DuckDB calls otherwise."""
 
 _STORED = "SELECT dataset_uuid, name, storage FROM datasets WHERE dataset_uuid = ANY($1)"
 
@@ -33,6 +41,7 @@ async def list_published(connection: Connection, org: str) -> RelationsReply:
                 dataset_version=row["current_version"],
                 storage=row["storage"],
                 columns=_declared(row["schema"]) if row["storage"] == Storage.BUFFERED else None,
+                expected_columns=_expected(row["expected"]),
             )
             for row in rows
         ]
@@ -73,3 +82,10 @@ async def list_inputs(connection: Connection, job_id: UUID, inputs: Sequence[Tas
 def _declared(schema: str | None) -> list[TableColumn]:
     columns = () if schema is None else msgspec.json.decode(schema, type=Schema).columns
     return msgspec.convert(columns, list[TableColumn], from_attributes=True)
+
+
+def _expected(recorded: str | None) -> list[ResultColumn]:
+    columns = () if recorded is None else msgspec.json.decode(recorded, type=DatasetColumns).columns
+    return [
+        ResultColumn(name=column.name, type=_QUERY_TYPES.get(column.type, column.type.upper())) for column in columns
+    ]

@@ -73,6 +73,7 @@ class CompleteCall(AnnouncingCall[CompletionResult]):
         events = new_events(body.events, task, job, committed, self.received, outdated=outdated)
         for move in moves:
             context.registry.accept(move)
+        rerun = bool(task.input_order) or context.order.has_completed(task)
         if ended.status is Status.COMPLETED:
             context.order.record_completed(task, task.input_order)
         result = msgspec.json.encode(body.outputs).decode() if body.outputs else None
@@ -85,7 +86,7 @@ class CompleteCall(AnnouncingCall[CompletionResult]):
         plan.events.extend(events)
         if ended.status is Status.COMPLETED and job.writes_batches and not outdated:
             # The rows of older inputs may have been published later, and released before.
-            plan.releases.append(BatchRelease(task.task_id, task.attempt, renumber=bool(task.input_order)))
+            plan.releases.append(BatchRelease(task.task_id, task.attempt, rerun=rerun))
         return always(CompletionResult(_recorded_status(ended), ended.next_retry_at))
 
     def _end(self, locked: LockedTask, config: DispatcherConfig) -> Task | None:

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import BatchRelease, BufferPublish, PublishReceipt, WriteResult
-from tracelake.dispatcher.predicates import awaits_sink
+from tracelake.dispatcher.predicates import awaits_sink, has_unit
 from tracelake.dispatcher.records import columns
 from tracelake.model.job import BUFFER_QUEUES
 from tracelake.ports import ObjectMeta
@@ -24,16 +24,35 @@ _INSERT_PUBLISHES = """
     RETURNING publish_id, publish_seq, task_id, attempt, dataset_uuid, batch_uri"""
 
 # Under the lock of their tasks: nobody else releases them, and sinks do not know them yet.
-_RELEASE_PUBLISHES = """
-    UPDATE buffer_publishes p SET released_at = trace_now(), publish_seq = o.publish_seq
-    FROM (SELECT b.publish_id, CASE WHEN b.renumber
+_RELEASE_PUBLISHES = f"""
+    UPDATE buffer_publishes p SET released_at = trace_now(), publish_seq = o.publish_seq, unit_batches = o.batches
+    FROM (SELECT b.publish_id, b.batches, CASE WHEN b.rerun
                 THEN nextval(pg_get_serial_sequence('buffer_publishes', 'publish_seq')) ELSE b.publish_seq END
-          FROM (SELECT b.publish_id, b.publish_seq, u.renumber
-                FROM unnest($1::uuid[], $2::int[], $3::bool[]) AS u(task_id, attempt, renumber)
-                JOIN buffer_publishes b USING (task_id, attempt)
-                WHERE b.released_at IS NULL ORDER BY b.publish_seq) b) AS o(publish_id, publish_seq)
+          FROM (SELECT b.publish_id, b.publish_seq, u.rerun, CASE WHEN {has_unit("t")}
+                       THEN count(*) OVER (PARTITION BY b.task_id, b.dataset_uuid) END AS batches
+                FROM unnest($1::uuid[], $2::int[], $3::bool[]) AS u(task_id, attempt, rerun)
+                JOIN buffer_publishes b USING (task_id, attempt) JOIN tasks t USING (task_id)
+                WHERE b.released_at IS NULL ORDER BY b.publish_seq) b) AS o(publish_id, batches, publish_seq)
     WHERE p.publish_id = o.publish_id
-    RETURNING p.publish_id"""
+    RETURNING p.publish_id"""  # noqa: S608 - constants only
+
+# A unit that had rows in a table and has none now: an empty batch tells the sinks. It has no artifact.
+_RELEASE_EMPTY = f"""
+    INSERT INTO buffer_publishes (publish_id, org_id, task_id, attempt, dataset_uuid, dataset_version, batch_uri,
+                                  size_bytes, etag, record_count, content_type, released_at, collected_at, unit_batches)
+    SELECT gen_random_uuid(), t.org_id, t.task_id, u.attempt, o.dataset_uuid, o.dataset_version, '', 0, '', 0,
+           'application/jsonl', trace_now(), trace_now(), 1
+    FROM unnest($1::uuid[], $2::int[]) AS u(task_id, attempt) JOIN tasks t USING (task_id)
+    JOIN (SELECT DISTINCT o.job_id, o.dataset_uuid, o.dataset_version FROM job_outputs o
+          JOIN datasets d ON d.dataset_uuid = o.dataset_uuid AND d.storage = 'buffered') o USING (job_id)
+    WHERE {has_unit("t")}
+      AND NOT EXISTS (SELECT FROM buffer_publishes b WHERE b.task_id = t.task_id AND b.attempt = u.attempt
+                        AND b.dataset_uuid = o.dataset_uuid)
+      AND EXISTS (SELECT FROM tasks s JOIN buffer_publishes b ON b.task_id = s.task_id
+                  WHERE s.node_id = t.node_id AND s.edge = t.edge AND s.unit_end IS NOT DISTINCT FROM t.unit_end
+                    AND s.unit_key = t.unit_key AND s.task_id <> t.task_id
+                    AND b.dataset_uuid = o.dataset_uuid AND b.released_at IS NOT NULL)
+    RETURNING publish_id"""  # noqa: S608 - constants only
 
 _FIND_PUBLISHES = """
     SELECT p.publish_id, p.publish_seq, p.task_id, p.attempt, p.dataset_uuid, p.batch_uri
@@ -50,7 +69,9 @@ _BUFFER_MESSAGE = """json_build_object(
         'kind', 'buffer_batch', 'publish_id', p.publish_id, 'publish_seq', p.publish_seq, 'org_id', p.org_id,
         'dataset_uuid', p.dataset_uuid, 'dataset_version', p.dataset_version, 'batch_uri', p.batch_uri,
         'size_bytes', p.size_bytes, 'etag', p.etag, 'sha256', p.sha256, 'content_type', p.content_type,
-        'record_count', p.record_count,
+        'record_count', p.record_count, 'dropped', p.dropped_at IS NOT NULL,
+        'unit', CASE WHEN p.unit_batches IS NOT NULL THEN json_build_object(
+            'node_id', t.node_id, 'unit', t.edge || ':' || t.unit_key, 'batches', p.unit_batches) END,
         'producer', json_build_object('task_id', p.task_id, 'attempt', p.attempt), 'again', %s)"""
 
 # Whether a batch has a row is asked one by one: an anti-join may read the whole outbox, however few batches there are.
@@ -59,7 +80,7 @@ _ENQUEUE_PUBLISHES = f"""
     SELECT 'buffer_batch', '{BUFFER_QUEUES}' || p.dataset_uuid, p.publish_id, p.org_id, {_BUFFER_MESSAGE}
     FROM (SELECT * FROM buffer_publishes
           WHERE publish_id = ANY($1) AND {awaits_sink()}
-          ORDER BY publish_id FOR UPDATE SKIP LOCKED) p
+          ORDER BY publish_id FOR UPDATE SKIP LOCKED) p JOIN tasks t USING (task_id)
     WHERE (SELECT o.outbox_id FROM outbox o WHERE o.key = p.publish_id LIMIT 1) IS NULL"""  # noqa: S608 - constants only
 
 ENQUEUE_PUBLISHES = _ENQUEUE_PUBLISHES % "false"
@@ -85,6 +106,8 @@ async def apply_buffer_publishes(
 async def release_publishes(connection: Connection, releases: Sequence[BatchRelease], applied: WriteResult) -> None:
     """Routes the batches of completed attempts to the sinks."""
     rows = await connection.fetch(_RELEASE_PUBLISHES, *columns(releases))
+    if reruns := [(item.task_id, item.attempt) for item in releases if item.rerun]:
+        rows += await connection.fetch(_RELEASE_EMPTY, *columns(reruns))
     if rows:
         await _send_batches(connection, [row["publish_id"] for row in rows], applied)
 
