@@ -33,7 +33,7 @@ from benchmarks.support.stack import Clients
 from benchmarks.support.stats import interleave, percentile, ratio
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
-from tracelake.model.buffered import quoted, table_name
+from tracelake.model.buffered import hidden_name, quoted, table_name
 from tracelake.model.dag import Column, ColumnType, Schema
 from tracelake.rows.reader import BatchReader
 from tracelake.settings import Settings
@@ -42,7 +42,7 @@ from tracelake.sink.spark_load import SparkLoader
 from tracelake.sink.store import TableStore
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.wire import routes
-from tracelake.wire.buffers import BufferBatch, BufferedDataset, Producer
+from tracelake.wire.buffers import BatchUnit, BufferBatch, BufferedDataset, Producer
 from tracelake.wire.claims import ClaimReply, ClaimRequest
 from tracelake.wire.task_calls import BufferPublishRequest
 
@@ -123,7 +123,8 @@ class Large:
                 size_bytes=meta.size,
                 etag=meta.etag,
                 content_type="application/jsonl",
-                producer=Producer(task_id=UUID(int=4), attempt=1),
+                producer=Producer(task_id=UUID(int=number), attempt=1),
+                unit=BatchUnit(node_id=UUID(int=5), unit=f"p:{number}-{number}", batches=1),
             )
             self.batches.append(batch)
             self.arrow.append(reader.read(data, publish_seq=number, org_id=batch.org_id, record_count=None))
@@ -139,6 +140,8 @@ class Large:
     def forget(self, dataset: BufferedDataset) -> None:
         with self.store._transaction() as run:
             run(f"DROP TABLE {quoted(table_name(dataset.dataset_uuid))} CASCADE")
+            run(f"DROP TABLE {quoted(hidden_name(dataset.dataset_uuid))}")
+            run("DELETE FROM buffer_parts WHERE dataset_uuid = $1::text::uuid", str(dataset.dataset_uuid))
             run("DELETE FROM buffer_commits WHERE dataset_uuid = $1::text::uuid", str(dataset.dataset_uuid))
 
     async def _measure(self, load: Callable[[BufferedDataset, str, list[BufferBatch]], list[Any]]) -> float:
