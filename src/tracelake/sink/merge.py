@@ -81,8 +81,8 @@ def _merge_rows(
         rows.remove(plan.replaced)
     if plan.uncovered:
         rows.uncover(plan.uncovered)
-    if shown := [item for item in plan.shown if item.rows]:
-        rows.show(staging, shown)
+    if new_rows := [item for item in plan.shown if item.rows]:
+        rows.show(staging, new_rows)
     if hidden := [item for item in plan.hidden if item.rows]:
         rows.hide(staging, hidden)
     plan.record(run, dataset.dataset_uuid)

@@ -59,7 +59,7 @@ class VisibleRows:
         """Keep rows that lose against a row of a unit, which may go; of those with one key the best is enough."""
         columns = self._columns()
         staged = f"""
-            SELECT DISTINCT ON (p.org_id, {_aliased("s", self._key[1:])}) {self._staged_values(named=True)}
+            SELECT DISTINCT ON (p.org_id, {_aliased("s", self._key[1:])}) {self._staged_values(with_names=True)}
             FROM {_staged(staging)}
             ORDER BY p.org_id, {_aliased("s", self._key[1:])}, {best_first(self._dataset, "s", staged=True)}"""  # noqa: S608
         self._run(
@@ -200,11 +200,11 @@ class VisibleRows:
     def _columns(self) -> str:
         return ", ".join(self._names())
 
-    def _staged_values(self, *, named: bool = False) -> str:
+    def _staged_values(self, *, with_names: bool = False) -> str:
         kinds = [kind_of(column) for column in self._dataset.schema.columns]
         values = ["p.org_id", "p.task_id", "s._publish_seq", "s._line"]
         values += [f"s.{name}{kind.cast}" for name, kind in zip(self._declared(), kinds, strict=True)]
-        if named:
+        if with_names:
             values = [f"{value} AS {name}" for value, name in zip(values, self._names(), strict=True)]
         return ", ".join(values)
 

@@ -81,8 +81,8 @@ class UpstreamGraph:
                     start = 0
                 elif item.lookback and grid is not None:
                     start = shift_window(grid, Window(*span), -item.lookback).start
-                known = spans.get(producer, Window(start, span.end))
-                spans[producer] = Window(min(known.start, start), max(known.end, span.end))
+                other = spans.get(producer, Window(start, span.end))
+                spans[producer] = Window(min(other.start, start), max(other.end, span.end))
         return spans
 
     def counts_seconds(self, node_id: UUID) -> bool:

@@ -171,12 +171,12 @@ class WindowInputs:
                 span = Window(0, span.end)
             if producer is not None:
                 direct[producer] = _hull([span, direct.get(producer, span)])
-        known = self.graph.trace_back(consumer.node_id, direct)
-        for node_id in self.graph.ancestors(consumer.node_id) - known.keys():
+        ranges = self.graph.trace_back(consumer.node_id, direct)
+        for node_id in self.graph.ancestors(consumer.node_id) - ranges.keys():
             spans = read[self.graph.counts_seconds(node_id)]
             if spans:
-                known[node_id] = _hull(spans)
-        return known
+                ranges[node_id] = _hull(spans)
+        return ranges
 
     # --- inputs
 
