@@ -27,6 +27,7 @@ class RawEntry:
     descriptor: bytes | None = None
     """Behind the content; the honest one, with its mark, if flag 3 is set and this is None."""
     system: int = 3
+    needed: int = 20
 
 
 def deflate(content: bytes) -> bytes:
@@ -62,8 +63,8 @@ def make_zip(*entries: RawEntry, before: bytes = b"", between: bytes = b"", afte
         elif entry.flags & 8:
             body += b"PK\x07\x08" + struct.pack("<3L", honest["crc"], honest["compressed"], honest["size"])
         directory += struct.pack(
-            "<4s6H3L5H2L", b"PK\x01\x02", entry.system << 8 | 20, 20, central["flags"], central["method"], 0, 33,
-            central["crc"], central["compressed"], central["size"], len(entry.name), len(entry.extra), 0,
+            "<4s6H3L5H2L", b"PK\x01\x02", entry.system << 8 | 20, entry.needed, central["flags"], central["method"],
+            0, 33, central["crc"], central["compressed"], central["size"], len(entry.name), len(entry.extra), 0,
             central.get("disk", 0), 0, entry.mode << 16, central["header"],
         ) + entry.name + entry.extra  # fmt: skip
     body += between

@@ -137,6 +137,7 @@ CORPUS: dict[str, tuple[str, bytes]] = {
     "bzip2": ("unsupported", make_zip(RawEntry(method=12, stream=b"BZh9"))),
     "lzma": ("unsupported", make_zip(RawEntry(method=14, stream=b"x"))),
     "deflate64": ("unsupported", make_zip(RawEntry(method=9, stream=b"x"))),
+    "of a newer version": ("unsupported", make_zip(RawEntry(needed=64))),
     "a patch": ("unsupported", make_zip(RawEntry(flags=1 << 5))),
     "an extra field that is cut": ("central_directory", make_zip(RawEntry(extra=b"\x55\x54\xff\xff\x00"))),
     "half of an extra field": ("central_directory", make_zip(RawEntry(extra=b"\x55\x54"))),

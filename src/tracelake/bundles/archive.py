@@ -53,6 +53,8 @@ _MASK_16, _MASK_32 = 0xFFFF, 0xFFFFFFFF
 
 _ENCRYPTED_FLAGS = 1 << 0 | 1 << 6 | 1 << 13
 _STREAMED, _UTF8 = 1 << 3, 1 << 11
+_NEWEST_VERSION = 63
+"""Of the format, times ten. Readers refuse what needs a newer one."""
 _FLAGS = 1 << 1 | 1 << 2 | _STREAMED | _UTF8
 """Flags that an entry may have: how hard the compressor tried, sizes behind the content, a name in UTF-8."""
 _ZIP64_FIELD, _AES_FIELD, _NAME_FIELD = 0x0001, 0x9901, 0x7075
@@ -217,9 +219,8 @@ def _read_directory(data: ArchiveData, count: int, start: int) -> list[_Record]:
         if position + _CENTRAL.size > end:
             raise ArchiveRefusal("central_directory")
         fields = _CENTRAL.unpack(data[position : position + _CENTRAL.size])
-        (mark, _, _, flags, method, _, _, crc, compressed, size, name_size, extra_size, comment_size, disk) = fields[
-            :14
-        ]
+        mark, _, needed, flags, method, _, _, crc, compressed, size = fields[:10]
+        name_size, extra_size, comment_size, disk = fields[10:14]
         attributes, header = fields[15:]
         name_at = position + _CENTRAL.size
         extra_at = name_at + name_size
@@ -229,7 +230,7 @@ def _read_directory(data: ArchiveData, count: int, start: int) -> list[_Record]:
         name = bytes(data[name_at:extra_at])
         if disk or _MASK_32 in (compressed, size, header):
             raise ArchiveRefusal("zip64", name=name)
-        _check_features(name, flags, method)
+        _check_features(name, needed, flags, method)
         _check_extra(name, bytes(data[extra_at : extra_at + extra_size]))
         record = _Record(
             name=name,
@@ -248,10 +249,10 @@ def _read_directory(data: ArchiveData, count: int, start: int) -> list[_Record]:
     return records
 
 
-def _check_features(name: bytes, flags: int, method: int) -> None:
+def _check_features(name: bytes, needed: int, flags: int, method: int) -> None:
     if flags & _ENCRYPTED_FLAGS:
         raise ArchiveRefusal("encrypted", name=name)
-    if flags & ~_FLAGS or method not in (_STORED, _DEFLATED):
+    if needed > _NEWEST_VERSION or flags & ~_FLAGS or method not in (_STORED, _DEFLATED):
         raise ArchiveRefusal("unsupported", name=name)
 
 
