@@ -123,7 +123,7 @@ def test_hostile_names_and_descriptions_stay_text() -> None:
             return {name: change(item, name) for name, item in value.items()}
         if isinstance(value, list):
             return [change(item, key) for item in value]
-        fixed = ("status", "state", "phase", "change", "kind", "activation")
+        fixed = ("status", "state", "phase", "change", "kind", "activation", "severity")
         plain = isinstance(value, str) and key not in fixed and not value.startswith(("01890000", "20"))
         return value + HOSTILE if plain else value
 

@@ -38,7 +38,7 @@ _UNPAGED = [
     "/v1/whoami", "/v1/overview", "/v1/pressure", "/v1/datasets/feed__feeder_0", "/v1/datasets/large",
     "/v1/dags/alerts/jobs/hook/webhook", "/v1/dags/alerts/jobs/hook/deliveries", "/v1/dlq/{publish_id}",
     "/v1/tasks/{task_id}", "/v1/why/task/{task_id}", "/v1/why/task/{queued}", "/v1/why/job/feed/each",
-    "/v1/why/dataset/feed__feeder_0",
+    "/v1/why/dataset/feed__feeder_0", "/v1/checks", "/v1/datasets/feed__feeder_0/check-results",
 ]  # fmt: skip
 _BODIES = {"/v1/dags/{dag}/versions/{number}", "/v1/dags/{dag}/jobs/{job}/deliveries/{delivery_id}",
            "/v1/datasets/{name}/content", "/v1/tasks/{task_id}/log"}  # fmt: skip

@@ -110,6 +110,7 @@ def test_killed_fork_server_is_replaced() -> None:
             os.kill(first, signal.SIGKILL)
             with pytest.raises(TraceError, match="sandbox_lost"):
                 await task
+            await until(lambda: server.pid not in (None, first))
             table, _ = await answer(server, EngineQuery(sql="SELECT 1 AS a"))
             assert table.to_pylist() == [{"a": 1}]
             assert not below & descendants(os.getpid())
