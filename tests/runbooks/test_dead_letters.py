@@ -90,7 +90,10 @@ def test_the_page(shared_stack: RealStack) -> None:
         stack.deploy("letters", DAG.format(more=""))
         stack.shell("trace trigger letters/head --range 0-9")
         (task_id,) = stack.tasks("letters", "write")
-        write(stack, task_id, {"key": 1}, {"key": 2, "memo": "x"}, {"key": "wrong"})
+        write(stack, task_id, {"key": 1}, {"key": 2, "memo": "x"})
+        stack.shell("trace trigger letters/head --range 10-19")
+        (task_id,) = {*stack.tasks("letters", "write")} - {task_id}
+        write(stack, task_id, {"key": "wrong"})
         # A stack has no clock that tests move.
         stack.sql("UPDATE sinks_seen SET at = at - interval '5 minutes'")
         followed = follow(
@@ -103,8 +106,8 @@ def test_the_page(shared_stack: RealStack) -> None:
                 "FILE": "letters.yaml",
                 "DAG": "letters",
                 "JOB": "write",
-                "START": "0",
-                "END": "9",
+                "START": "10",
+                "END": "19",
                 "WRONG_BATCH": letter("wrong"),
             },
             before={
