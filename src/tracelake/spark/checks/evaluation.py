@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tracelake.spark.work import SparkWork
 
-_MAX_SAMPLE_BYTES = 64 * 1024
+_MAX_SAMPLE_CHARACTERS = 64 * 1024
 """Of all samples of an attempt."""
 _MAX_MESSAGE = 600
 _NO_INDEX = -1
@@ -35,7 +35,7 @@ _NO_INDEX = -1
 class CheckEvaluation:
     work: "SparkWork"
     reports: list[CheckReport] = field(default_factory=list)
-    _sample_bytes: int = 0
+    _sample_characters: int = 0
 
     def check_files(self) -> None:
         """Evaluate the checks of all outputs that are files."""
@@ -88,10 +88,10 @@ class CheckEvaluation:
         """As much of it as the report has room for."""
         rows = []
         for row in sample:
-            size = sum(len(name) + len(text or "") for name, text in row.items()) * 4
-            if self._sample_bytes + size > _MAX_SAMPLE_BYTES * 4:
+            size = sum(len(name) + len(text or "") for name, text in row.items())
+            if self._sample_characters + size > _MAX_SAMPLE_CHARACTERS:
                 break
-            self._sample_bytes += size
+            self._sample_characters += size
             rows.append(row)
         return rows
 
