@@ -4,8 +4,9 @@ import re
 from datetime import date, datetime
 
 from tracelake.catalogue.sql.columns.types import NUMERIC, TIMES, SqlType
-from tracelake.model.dag import Scalar
+from tracelake.model.dag import OutputCheck, Scalar
 
+_SHOWN_VALUES = 5
 OUTPUT_RELATION = "output"
 """The rows of the unit in a check of kind `sql`."""
 _NUMBER = re.compile(r"-?[0-9]{1,78}(?:\.[0-9]{1,78})?")
@@ -32,3 +33,15 @@ def misfit(kind: SqlType, value: Scalar) -> str | None:
         except ValueError:
             return 'write it as in ISO 8601, in quotes: "2024-01-31"'
     return None
+
+
+def describe_values(check: OutputCheck) -> str:
+    """The first accepted values."""
+    values = ", ".join(str(value) for value in check.values[:_SHOWN_VALUES])
+    return f"[{values}{', ...' if len(check.values) > _SHOWN_VALUES else ''}]"
+
+
+def describe_bounds(check: OutputCheck) -> str:
+    if check.max is None:
+        return f"at least {check.min}"
+    return f"at most {check.max}" if check.min is None else f"{check.min} to {check.max}"

@@ -8,6 +8,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from tracelake.catalogue.check_values import describe_bounds, describe_values
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.records import columns, to_struct
 from tracelake.dispatcher.views.paging import CAP
@@ -16,8 +17,6 @@ from tracelake.dispatcher.views.words import span, unit_words
 from tracelake.errors import TraceError
 from tracelake.model.dag import CheckKind, OutputCheck
 from tracelake.wire.checks import CheckResultRow, CheckResultsReply, CheckRow, ChecksReply, CheckState
-
-_SHOWN_VALUES = 5
 
 _CHECKED = """
     SELECT d.name AS dataset, d.dataset_uuid, o.dataset_version, o.output_index, j.dag_name || '/' || j.name AS job,
@@ -149,12 +148,11 @@ def describe_expected(check: OutputCheck) -> str:
         case CheckKind.UNIQUE:
             return f"{columns_text} unique in the {check.scope}"
         case CheckKind.ACCEPTED_VALUES:
-            values = ", ".join(str(value) for value in check.values[:_SHOWN_VALUES])
-            return f"{columns_text} in [{values}{', ...' if len(check.values) > _SHOWN_VALUES else ''}]"
+            return f"{columns_text} in {describe_values(check)}"
         case CheckKind.RANGE:
-            return f"{columns_text} {_bounds(check)}"
+            return f"{columns_text} {describe_bounds(check)}"
         case CheckKind.ROW_COUNT:
-            return f"{_bounds(check)} rows"
+            return f"{describe_bounds(check)} rows"
         case CheckKind.RELATIONSHIP:
             return f"{columns_text} in {check.dataset}.{check.target}"
         case CheckKind.FRESHNESS:
@@ -162,12 +160,6 @@ def describe_expected(check: OutputCheck) -> str:
             return f"newest commit at most {span(check.max_age_seconds)} old"
         case _:
             return "no row of " + " ".join((check.query or "").split())[:120]
-
-
-def _bounds(check: OutputCheck) -> str:
-    if check.max is None:
-        return f"at least {check.min}"
-    return f"at most {check.max}" if check.min is None else f"{check.min} to {check.max}"
 
 
 def _unit(key: str | None) -> str | None:

@@ -1,8 +1,7 @@
 """What a failed check says of the rows: what was expected, and how many are otherwise."""
 
+from tracelake.catalogue.check_values import describe_bounds, describe_values
 from tracelake.model.dag import CheckKind, OutputCheck
-
-_SHOWN_VALUES = 5
 
 
 def describe(check: OutputCheck, number: int, rows: int) -> str:
@@ -16,20 +15,12 @@ def describe(check: OutputCheck, number: int, rows: int) -> str:
             where = "row of the dataset" if check.scope == "dataset" else "row of the unit"
             return f"{share} have the same {columns} as another {where}"
         case CheckKind.ACCEPTED_VALUES:
-            values = ", ".join(str(value) for value in check.values[:_SHOWN_VALUES])
-            more = ", ..." if len(check.values) > _SHOWN_VALUES else ""
-            return f"{columns} is none of [{values}{more}] in {share}"
+            return f"{columns} is none of {describe_values(check)} in {share}"
         case CheckKind.RANGE:
-            return f"{columns} is not {_bounds(check)} in {share}"
+            return f"{columns} is not {describe_bounds(check)} in {share}"
         case CheckKind.ROW_COUNT:
-            return f"the unit has {rows:,} {'row' if rows == 1 else 'rows'}, expected {_bounds(check)}"
+            return f"the unit has {rows:,} {'row' if rows == 1 else 'rows'}, expected {describe_bounds(check)}"
         case CheckKind.RELATIONSHIP:
             return f"{columns} is not in {check.target} of {check.dataset} in {share}"
         case _:
             return f"the query returns {number:,} {'row' if number == 1 else 'rows'}"
-
-
-def _bounds(check: OutputCheck) -> str:
-    if check.max is None:
-        return f"at least {check.min}"
-    return f"at most {check.max}" if check.min is None else f"{check.min} to {check.max}"
