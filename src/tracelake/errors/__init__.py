@@ -10,6 +10,7 @@ from tracelake.errors.catalogue import CATALOGUE, ErrorKind
 
 __all__ = [
     "CATALOGUE",
+    "BoundaryMovedError",
     "ErrorKind",
     "SecretMissingError",
     "SecretsUnavailableError",
@@ -45,6 +46,14 @@ class StoreUnavailableError(TraceError):
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__("store_unavailable", message)
+
+
+class BoundaryMovedError(TraceError):
+    """Rows of a live dataset were removed from its table after somebody was told where they are; they are in files. Who
+    asks again is told so."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__("boundary_moved", message)
 
 
 class SecretMissingError(TraceError):

@@ -5,6 +5,8 @@ import hashlib
 from urllib.parse import urlencode
 from uuid import UUID
 
+from tracelake.model.dag import Schema
+
 _LONGEST_NAME = 63
 # A server that is gone without a word is noticed: a connection is one of few, and others wait for it.
 _PATIENCE = {
@@ -48,3 +50,15 @@ def patient(dsn: str) -> str:
         return " ".join([*(f"{name}={value}" for name, value in _PATIENCE.items()), dsn])
     where, _, parameters = dsn.partition("?")
     return f"{where}?{urlencode(_PATIENCE)}{'&' if parameters else ''}{parameters}"
+
+
+def shown_rows(table: str, schema: Schema, condition: str = "true") -> str:
+    """What follows FROM to read the rows of a table that people see. `table` is quoted, `condition` of our own."""
+    if not schema.newest_wins:
+        return table
+    position, *key = map(quoted, schema.unique)
+    columns = ", ".join(key)
+    return (
+        f"(SELECT DISTINCT ON ({columns}) * FROM {table} WHERE {condition}"  # noqa: S608 - quoted
+        f" ORDER BY {columns}, {position} DESC) AS shown"
+    )

@@ -82,6 +82,9 @@ class Schema(DocumentPart, frozen=True, kw_only=True):
     columns: tuple[Column, ...]
     unique: tuple[str, ...] = ()
     indexes: tuple[tuple[str, ...], ...] = ()
+    newest_wins: bool = False
+    """Of a table that tasks write directly, whose `unique` is a position and a key: of the rows of a key only the one
+    with the highest position is shown. Rows below it are kept, and are shown again when it is replaced."""
 
     def column(self, name: str) -> Column | None:
         return next((column for column in self.columns if column.name == name), None)
@@ -156,6 +159,8 @@ class CheckKind(StrEnum):
 
 
 CheckSeverity = Literal["error", "warn"]
+AgeOf = Literal["commit", "data"]
+"""What `freshness` is about: when something was committed, or how new the blocks are that it has."""
 
 
 class OutputCheck(DocumentPart, frozen=True, kw_only=True):
@@ -179,6 +184,8 @@ class OutputCheck(DocumentPart, frozen=True, kw_only=True):
     target: str | None = None
     """Of `relationship`: its column."""
     max_age_seconds: int | None = None
+    """Of `freshness`."""
+    age_of: AgeOf = "commit"
     """Of `freshness`."""
     query: str | None = None
     """Of `sql`: a SELECT that returns the offending rows."""
@@ -245,11 +252,15 @@ OnConflict: TypeAlias = Literal["update", "nothing", "newest"]
 """Which of the rows with one key stays: the last one published, the first one, or that of the highest version."""
 
 
+OnChange: TypeAlias = Literal["rebuild", "keep"]
+"""What a table shows after a change of its writers: the rows of the new definition alone, or the old ones as well."""
+
+
 class Publish(DocumentPart, frozen=True, kw_only=True):
     name: str
     sources: tuple[OutputAddress, ...]
-    """One, or several for a buffered dataset."""
-    storage: Literal["none", "postgres", "s3"]
+    """One, or several for a buffered or a live dataset."""
+    storage: Literal["none", "postgres", "s3", "live"]
     write_mode: Literal["buffered", "direct"] = "direct"
     owner: str | None = None
     """The DAG that owns the dataset, if it is another one that grants writing it; None: this one."""
@@ -258,6 +269,8 @@ class Publish(DocumentPart, frozen=True, kw_only=True):
     """Of a buffered dataset: which of the rows with one key stays."""
     version_column: str | None = None
     """The column whose highest value stays under `newest`."""
+    on_change: OnChange = "rebuild"
+    """Of a buffered dataset: what becomes of the rows of a job that changes."""
     writers: tuple[str, ...] = ()
     """Other DAGs that may write it, if it is buffered."""
     max_queue_depth: int | None = None
@@ -267,6 +280,11 @@ class Publish(DocumentPart, frozen=True, kw_only=True):
     contact: str = ""
     """Who answers for it: `owner` in a document."""
     column_descriptions: dict[str, str] = {}
+
+    @property
+    def is_shared(self) -> bool:
+        """Several jobs may write it, and it has one generation for good, whoever they are."""
+        return self.write_mode == "buffered" or self.storage == "live"
 
 
 class Dag(DocumentPart, frozen=True, kw_only=True):

@@ -16,12 +16,22 @@ class Storage(StrEnum):
     S3 = "s3"
     POSTGRES = "postgres"
     BUFFERED = "buffered"
+    LIVE = "live"
+    """Files up to a boundary, and a table above it. An output of such a dataset is either."""
     NONE = "none"
 
     @property
     def routes_at_once(self) -> bool:
         """Rows that are durable before the event is said. The others route with the commit of their unit."""
         return self in (Storage.POSTGRES, Storage.NONE)
+
+    @property
+    def has_files(self) -> bool:
+        return self in (Storage.S3, Storage.LIVE)
+
+    @property
+    def has_table(self) -> bool:
+        return self in (Storage.POSTGRES, Storage.BUFFERED, Storage.LIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +47,19 @@ class Output:
     output_index: int
     dataset_version: UUID
     dataset: Dataset
+    fills_table: bool = False
+    """Its job writes tables, not files."""
 
     @property
     def dataset_uuid(self) -> UUID:
         return self.dataset.dataset_uuid
+
+    @property
+    def storage(self) -> Storage:
+        """How the job writes it: the part of a live dataset that is its own."""
+        if self.dataset.storage is not Storage.LIVE:
+            return self.dataset.storage
+        return Storage.POSTGRES if self.fills_table else Storage.S3
 
 
 @dataclass(frozen=True)
@@ -83,7 +102,7 @@ class Job:
     @cached_property
     def writes_batches(self) -> bool:
         """It publishes batches of a buffered dataset."""
-        return any(output.dataset.storage is Storage.BUFFERED for output in self.outputs)
+        return any(output.storage is Storage.BUFFERED for output in self.outputs)
 
     @property
     def is_untrusted(self) -> bool:

@@ -21,6 +21,10 @@ class Layout:
     def generation(self, dataset_uuid: UUID, dataset_version: UUID) -> str:
         return f"s3://{self.dataset_bucket}/datasets/{dataset_uuid}/{dataset_version}/"
 
+    def dataset(self, dataset_uuid: UUID) -> list[str]:
+        """Everything of a dataset: the files of all its generations, and what users' code wrote for them."""
+        return [f"s3://{self.dataset_bucket}/datasets/{dataset_uuid}/", f"{self._staging}{dataset_uuid}/"]
+
     def staging(self, dataset_uuid: UUID, dataset_version: UUID) -> str:
         """Where users' code writes files of a generation. A commit copies them into the generation."""
         return f"{self._staging}{dataset_uuid}/{dataset_version}/"
@@ -39,16 +43,24 @@ class Layout:
     def _staging(self) -> str:
         return f"s3://{self.dataset_bucket}/staging/"
 
+    @property
+    def buffers_of_tasks(self) -> str:
+        return f"s3://{self.scratch_bucket}/buffers/"
+
+    @property
+    def scratch_of_tasks(self) -> str:
+        return f"s3://{self.scratch_bucket}/scratch/"
+
     def buffers(self, task_id: UUID) -> str:
         """Batches of all attempts of a task."""
-        return f"s3://{self.scratch_bucket}/buffers/{task_id}/"
+        return f"{self.buffers_of_tasks}{task_id}/"
 
     def buffer_prefix(self, task_id: UUID, attempt: int) -> str:
         return f"{self.buffers(task_id)}{attempt}/"
 
     def scratch(self, task_id: UUID) -> str:
         """Scratch files of all attempts of a task."""
-        return f"s3://{self.scratch_bucket}/scratch/{task_id}/"
+        return f"{self.scratch_of_tasks}{task_id}/"
 
     def scratch_prefix(self, task_id: UUID, attempt: int) -> str:
         return f"{self.scratch(task_id)}{attempt}/"
@@ -60,7 +72,7 @@ class Layout:
 
     def location(self, job: Job, output: Output, task_id: UUID, attempt: int) -> str | None:
         """The registered address of an output, as `outputs[].location` must spell it."""
-        match output.dataset.storage:
+        match output.storage:
             case Storage.S3:
                 return self.write_prefix(job, output, task_id, attempt)
             case Storage.POSTGRES:
@@ -69,3 +81,5 @@ class Layout:
                 return self.buffer_prefix(task_id, attempt)
             case Storage.NONE:
                 return None
+            case Storage.LIVE:
+                raise AssertionError("an output of a live dataset is either files or a table")

@@ -131,4 +131,14 @@ class Queue(Protocol):
         """Forgets these dead letters, or all of them; answers how many there were."""
         ...
 
+    async def discard(self, keys: Sequence[str]) -> int:
+        """Removes the messages and dead letters of these keys from every queue, also those in flight; answers how many
+        there were. For what nobody will ever need again."""
+        ...
+
+    async def discard_queue(self, queue: str, limit: int) -> int:
+        """Removes up to `limit` messages, and as many dead letters, of a queue that nobody receives from any more;
+        answers how many there were."""
+        ...
+
     async def close(self) -> None: ...

@@ -7,11 +7,12 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from tracelake.model.dag import OnConflict, Schema
+from tracelake.model.dag import OnChange, OnConflict, Schema
 from tracelake.wire.base import Reply, Request
 from tracelake.wire.units import Unit
 
 MAX_PUBLISHES = 1000
+MAX_GONE = 100
 
 
 class Producer(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,10 +81,29 @@ class BufferedDataset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     revision: int = 0
     """Grows with every change: of two declarations of one table the one with the higher revision is valid."""
     backlog: Backlog | None = None
+    on_change: OnChange = "keep"
+    """`rebuild`: only rows of `writers` are visible. `keep`: those of earlier writers stay."""
+    writers: list[UUID] = []
+    """The nodes that write it in active versions; empty if none does any more, then its rows stay as they are."""
+    retired: list[UUID] = []
+    """Nodes that wrote it in versions that nobody can activate any more."""
 
 
 class BuffersReply(Reply, frozen=True, kw_only=True):
+    """The tables that sinks keep, and those of purged DAGs that they drop: of direct writes, too."""
+
     datasets: list[BufferedDataset]
+    removed: list[UUID] = []
+
+
+class TablesDroppedRequest(Request, frozen=True, kw_only=True):
+    """Reports tables that a sink has dropped."""
+
+    dataset_uuids: Annotated[list[UUID], Meta(min_length=1, max_length=MAX_PUBLISHES)]
+
+
+class TablesDroppedReply(Reply, frozen=True, kw_only=True):
+    recorded: int
 
 
 class BufferOpenRequest(Request, frozen=True, kw_only=True):
@@ -99,16 +119,26 @@ class BufferOpenReply(Reply, frozen=True, kw_only=True):
     """Those of them that a user dropped: they are committed without their rows."""
 
 
+class GoneCommits(Request, frozen=True, kw_only=True):
+    first: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    last: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+
+
 class BufferCommittedRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
     """Reports one commit of a table. Idempotent."""
 
     dataset_uuid: UUID
     commit_seq: Annotated[int, Meta(ge=1, le=2**63 - 1)]
-    publish_ids: Annotated[list[UUID], Meta(min_length=1, max_length=MAX_PUBLISHES)]
+    publish_ids: Annotated[list[UUID], Meta(max_length=MAX_PUBLISHES)]
+    """Empty if the commit changed the writers whose rows are visible."""
     table_bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     """The size of the table with its indexes after the commit; it counts as stored bytes of the org."""
     dropped: Annotated[list[UUID], Meta(max_length=MAX_PUBLISHES)] = []
     """Those of the batches that were committed without their rows, since a user dropped them."""
+    hidden: bool = False
+    """No row became visible or went: there is nothing to read."""
+    gone: Annotated[list[GoneCommits], Meta(max_length=MAX_GONE)] = []
+    """Earlier commits whose rows went, because their unit was computed again or their writer changed."""
 
 
 class BufferCommittedReply(Reply, frozen=True, kw_only=True):

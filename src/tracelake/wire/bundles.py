@@ -9,6 +9,9 @@ from msgspec import Meta
 from tracelake.wire.base import Reply, Request, Sha256
 from tracelake.wire.claims import BundleLanguage
 
+PIECE_BYTES = 512 * 1024
+"""Of an archive that is sent in pieces; the last one has the rest."""
+
 BundleStatus = Literal["uploading", "ready", "rejected", "disabled"]
 
 
@@ -24,6 +27,14 @@ class BundleUpload(Reply, frozen=True, kw_only=True):
     url: str
     headers: dict[str, str]
     expires_at: datetime
+
+
+class BundlePiece(Reply, frozen=True, kw_only=True):
+    """A piece of an archive that was stored."""
+
+    bundle_id: UUID
+    received: int
+    """Bytes of the archive up to the end of this piece. With the last piece the archive is whole."""
 
 
 class FinalizeBundleRequest(Request, frozen=True, kw_only=True, omit_defaults=True):

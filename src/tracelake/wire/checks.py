@@ -1,18 +1,22 @@
-"""Checks in the user API: what must hold for datasets, and what came of it."""
+"""Checks: what must hold for datasets, and what came of it; for people, and for queries of people."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
+from msgspec import Meta
+
 from tracelake.model.dag import CheckKind, CheckSeverity
-from tracelake.wire.base import Reply
+from tracelake.wire.base import Cursor, Name, Reply, Request, ShortText
+
+MAX_RESULTS_PAGE = 1000
 
 CheckState = Literal["passed", "failed", "warned", "unknown"]
 """`warned`: a check of severity `warn` failed. `unknown`: nothing was checked yet."""
 
 
 class CheckRow(Reply, frozen=True, kw_only=True, omit_defaults=True):
-    """A check of an active version, and its newest result."""
+    """A check of an active version, and what came of it in the dataset as it is now."""
 
     dataset: str
     name: str
@@ -23,10 +27,10 @@ class CheckRow(Reply, frozen=True, kw_only=True, omit_defaults=True):
     expected: str
     """What must hold, in words."""
     state: CheckState
-    """failed or warned: of the newest result, or of a unit whose newest result is that."""
+    """failed or warned: the newest result of some unit is that."""
     checked_at: datetime | None = None
+    """This and what follows: of the newest result; of a unit that fails, if there is one."""
     unit: str | None = None
-    """Of the newest result."""
     rows: int | None = None
     offending_rows: int | None = None
     message: str = ""
@@ -37,7 +41,11 @@ class CheckRow(Reply, frozen=True, kw_only=True, omit_defaults=True):
     failing_units: int = 0
     """Those whose newest result is that the check failed."""
     age_seconds: int | None = None
-    """Of `freshness`: how old the newest commit is."""
+    """Of `freshness`: how old the newest commit is, or of a check of data the newest block."""
+    committed_at: datetime | None = None
+    """Of `freshness`: the time of the newest commit."""
+    data_at: datetime | None = None
+    """Of `freshness`: the time of the newest block that the dataset has, if its commits record it."""
 
 
 class ChecksReply(Reply, frozen=True, kw_only=True):
@@ -62,3 +70,39 @@ class CheckResultRow(Reply, frozen=True, kw_only=True, omit_defaults=True):
 
 class CheckResultsReply(Reply, frozen=True, kw_only=True):
     results: list[CheckResultRow]
+
+
+# What the Query Service asks the Dispatcher
+
+
+class CheckResultPosition(Request, frozen=True, kw_only=True):
+    """Where the next page begins: behind this result, in the order from the newest to the oldest."""
+
+    checked_at: datetime
+    task_id: UUID
+    attempt: Cursor
+    output_index: Cursor
+    name: ShortText
+
+
+class OrgCheckResultsRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Asks for the results of all datasets of an org, newest first."""
+
+    org: Name
+    samples: bool = True
+    """False: without offending rows, which are most of a reply."""
+    limit: Annotated[int, Meta(ge=1, le=MAX_RESULTS_PAGE)] = MAX_RESULTS_PAGE
+    page: CheckResultPosition | None = None
+    """`next` of the previous page."""
+
+
+class OrgCheckResult(CheckResultRow, frozen=True, kw_only=True, omit_defaults=True):
+    dataset: str
+    job: str | None = None
+    """As `dag/job`; absent if its versions have been deleted."""
+    output_index: int = 0
+
+
+class OrgCheckResultsReply(Reply, frozen=True, kw_only=True):
+    results: list[OrgCheckResult]
+    next: CheckResultPosition | None = None

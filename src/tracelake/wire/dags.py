@@ -43,12 +43,18 @@ class JobChange(Reply, frozen=True, kw_only=True):
 
 
 class JobRebuild(Reply, frozen=True, kw_only=True):
-    """How much a job makes anew, estimated from what is committed now."""
+    """How much a job computes, estimated from what is committed now."""
 
     job: str
     units: int
     more: bool = False
     """Counting stopped at a limit: there are more."""
+    about: bool = False
+    """The number is an estimate: the windows from the first to the last time or block of the job's inputs."""
+    unknown: bool = False
+    """The number cannot be known before tasks run; `units` is 0."""
+    added: bool = False
+    """The active version does not have the job: nothing is rebuilt, everything is computed for the first time."""
 
 
 class DatasetChange(Reply, frozen=True, kw_only=True):
@@ -79,7 +85,7 @@ class Plan(Reply, frozen=True, kw_only=True):
     changes: bool = True
     """False: the document is the same as that of the active version."""
     rebuilds: list[JobRebuild] = []
-    """Jobs that make data of units that are committed already; each unit is a task at least."""
+    """Jobs that compute units from what is committed already; each unit is a task at least."""
     rebuild_tasks: int = 0
     """The units of all of them together."""
     notes: list[str] = []
@@ -109,9 +115,16 @@ class DagRow(Reply, frozen=True, kw_only=True):
     activated_at: datetime | None = None
     open_tasks: int
     failed_tasks: int
-    """Tasks that failed for good and were neither retried nor skipped."""
+    """Tasks of the active version that failed, have no retry left, and were not skipped."""
+    failed_building: int = 0
+    """The same of jobs that only the version has that is being built."""
+    gaps: int = 0
+    """Units of the active version that were skipped or cancelled, so that nothing will compute them; of each job up to
+    1,000 such tasks are looked at."""
+    dead_letters: int = 0
+    """Batches that sinks rejected, of tables that the active version writes."""
     more: bool = False
-    """Counting stopped at a limit: both numbers are lower bounds."""
+    """Counting stopped at 10,000: the numbers are lower bounds."""
 
 
 class DagsReply(Reply, frozen=True, kw_only=True):
@@ -124,6 +137,10 @@ class BuildProgress(Reply, frozen=True, kw_only=True):
     failed: int
     draining_edges: int
     """Edges that have not processed all of their history yet."""
+    waiting_batches: int = 0
+    """Batches for tables that no sink has taken yet."""
+    dead_letters: int = 0
+    """Batches that sinks rejected: the build ends when they are replayed or dropped."""
     more: bool = False
     """Counting stopped at a limit: the numbers are lower bounds."""
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from tracelake.model.dag import OnConflict
+from tracelake.model.dag import OnChange, OnConflict, UnitGrid
 from tracelake.wire.base import Cursor, Name, Reply, Request
 from tracelake.wire.checks import CheckRow
 from tracelake.wire.jobs import EdgeRow
@@ -36,6 +36,8 @@ class EventRow(Reply, frozen=True, kw_only=True):
     dataset_version: UUID
     cursor: int | None = None
     partition_key: str | None = None
+    window: str | None = None
+    """The unit as a date, if it is a window of time."""
     revision: str = ""
     state: EventState
     producer: str
@@ -93,7 +95,12 @@ class DatasetRow(Reply, frozen=True, kw_only=True):
     staged_version: UUID | None = None
     generations: int
     blocks: int | None = None
-    """The number of blocks that the ranges of the current generation cover."""
+    """The number of blocks that the ranges of the current generation cover; of seconds where units are windows of
+    time."""
+    of_deliveries: bool = False
+    """It is made from deliveries of webhooks alone: its positions, `blocks` among them, are numbers of deliveries."""
+    windows: str | None = None
+    """The first and the last window as dates, where units are windows of time: `2026-03-01..2026-03-03`."""
     max_cursor: int | None = None
     updated_at: datetime | None = None
     retired_after: int | None = None
@@ -118,6 +125,8 @@ class RunRow(Reply, frozen=True, kw_only=True):
 
     start: int
     end: int
+    window: str | None = None
+    """The range as dates, if the units are windows of time."""
     unit_size: int
 
 
@@ -152,6 +161,8 @@ class InvalidationRow(Reply, frozen=True, kw_only=True):
     invalidation_id: str
     start: int
     end: int
+    window: str | None = None
+    """The range as dates, if the units are windows of time."""
     reason: str
     producer: str
     created_at: datetime
@@ -163,6 +174,8 @@ class BufferedTableRow(Reply, frozen=True, kw_only=True):
     on_conflict: OnConflict
     version_column: str | None = None
     """The column whose highest value stays under `newest`."""
+    on_change: OnChange = "rebuild"
+    """What becomes of the rows of a job that changes."""
     max_queue_depth: int | None = None
     """The number of waiting batches that stops its writers."""
     max_queue_age_seconds: int | None = None
@@ -237,12 +250,17 @@ class DatasetDetail(Reply, frozen=True, kw_only=True):
     columns_complete: bool = False
     """False: there may be other columns, or none are known."""
     checks: list[CheckRow] = []
+    units: UnitGrid | None = None
+    """The windows that the units of the current generation are, if a job chose them."""
     content: DatasetContent | None = None
     given_up: list[GivenUpUnit] = []
     """The first twenty."""
     given_up_count: int = 0
     """Of the dataset and of what it is made from; counted up to 10,000."""
     table: BufferedTableRow | None = None
+    boundary: int | None = None
+    """Of a live dataset: up to this position its rows are in files, above it in a table. None: rows of the table are in
+    no file yet."""
     schema: Any = None
     generations: list[GenerationRow]
     pointers: list[PointerRow]

@@ -57,9 +57,16 @@ class JobRow(Reply, frozen=True, kw_only=True):
     retrying: int
     """Tasks that failed and wait for their next attempt."""
     failed: int
-    """Tasks that failed for good and were neither retried nor skipped."""
+    """Tasks that failed, have no retry left, and were not skipped."""
     more: bool = False
-    """Counting stopped at a limit: the numbers are lower bounds."""
+    """Counting stopped at a limit: the numbers of these tasks are lower bounds."""
+    done: int = 0
+    """Tasks that completed, among the newest of the job: 20,000 are looked at for all jobs together, and at most 10,000
+    for each."""
+    done_more: bool = False
+    """There are older tasks: `done` is a lower bound."""
+    gaps: int = 0
+    """Units that were skipped or cancelled, so that nothing will compute them; up to 1,000 such tasks are looked at."""
 
 
 class JobsReply(Reply, frozen=True, kw_only=True):

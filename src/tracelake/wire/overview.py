@@ -8,7 +8,7 @@ from tracelake.wire.base import Reply
 from tracelake.wire.pressure import PressureEdgeRow, QueueRow
 from tracelake.wire.sources_view import SourceRow
 
-CountName = Literal["made", "events", "ready", "running", "held", "retrying", "failed"]
+CountName = Literal["made", "events", "ready", "running", "held", "retrying", "failed", "dead_letters"]
 
 
 class JobLoad(Reply, frozen=True, kw_only=True):
@@ -32,7 +32,11 @@ class JobLoad(Reply, frozen=True, kw_only=True):
     retrying: int
     """Tasks that failed and wait for their next attempt."""
     failed: int
-    """Tasks that failed for good and were neither retried nor skipped."""
+    """Tasks that failed, have no retry left, and were not skipped."""
+    gaps: int = 0
+    """Units that were skipped or cancelled, so that nothing will compute them; up to 1,000 such tasks are looked at."""
+    dead_letters: int = 0
+    """Batches that sinks rejected, of the tables that the job writes."""
     cut: list[CountName] = []
     """Counts that are lower bounds. Events and tasks of the window are counted up to 10,000 each, live tasks up to the
     10,000 oldest and the 10,000 newest; if many jobs have many, each is counted up to a smaller share."""

@@ -10,7 +10,7 @@ from uuid import UUID
 from msgspec import Meta
 
 from tracelake.errors import TraceError
-from tracelake.wire.base import Cursor, Name
+from tracelake.wire.base import Cursor, Name, ShortText
 from tracelake.wire.webhooks import DELIVERY_PATTERN
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
@@ -132,6 +132,17 @@ def flag(name: str, description: str) -> Parameter:
     return Parameter(name, bool, parse, default=False, description=description)
 
 
+def text(name: str, description: str) -> Parameter:
+    """A text that a caller chose, such as an idempotency key."""
+
+    def parse(value: str) -> str:
+        if not 1 <= len(value) <= 200 or "\0" in value:
+            raise ValueError("a text of 1 to 200 characters")
+        return value
+
+    return Parameter(name, ShortText, parse, required=True, description=description)
+
+
 def word(name: str, kind: Any, description: str, *, required: bool = False) -> Parameter:
     """A parameter that takes one of the words of a `Literal`."""
     return Parameter(name, kind, _word(get_args(kind)), required=required, description=description)
@@ -205,6 +216,8 @@ PATH_PARAMETERS = {
         uuid("publish_id", "The batch's UUID.", required=True, missing="publish_not_found"),
         uuid("query_id", "The query's UUID.", required=True, missing="query_not_found"),
         uuid("bundle_id", "The bundle's UUID.", required=True, missing="bundle_not_found"),
+        uuid("token_id", "The token's UUID.", required=True, missing="token_not_found"),
+        uuid("export_id", "`export_id` of the download.", required=True, missing="query_not_found"),
         name("dag", "The DAG's name.", missing="dag_not_found"),
         name("job", "The job's name within its DAG.", missing="job_not_found"),
         name("name", "The dataset's name.", missing="dataset_not_found"),

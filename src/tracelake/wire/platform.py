@@ -15,7 +15,7 @@ from tracelake.wire.units import TaskInput, Unit
 MAX_CONFIG_DEPTH = 64
 MAX_INPUT_GENERATIONS = 100
 
-StorageKind = Literal["s3", "postgres", "buffered", "none"]
+StorageKind = Literal["s3", "postgres", "buffered", "live", "none"]
 
 
 class DatasetSpec(Request, frozen=True, kw_only=True):
@@ -114,6 +114,8 @@ class FilesPage(Request, frozen=True, kw_only=True):
     dataset_version: UUID
     after: Cursor
     as_of: datetime
+    boundary: Cursor | None = None
+    """Of a live dataset, where its files ended at that moment."""
 
     def __post_init__(self) -> None:
         if self.as_of.tzinfo is None:
@@ -153,6 +155,11 @@ class DatasetFilesReply(Reply, frozen=True, kw_only=True):
     columns: list[TableColumn] | None = None
     """The columns of a buffered dataset, which is a table and has no files, as a reader gets them; the table itself may
     have more columns, or wider ones."""
+    live: bool = False
+    """The dataset is files and a table at once: `units` lists the files, `columns` are those of the table."""
+    boundary: int | None = None
+    """Of a live dataset: up to this position its rows are in the files, above it in the table. None: rows of the table
+    are in no file yet, and both are read whole."""
 
 
 class OutboxRow(Reply, frozen=True, kw_only=True):
@@ -221,3 +228,10 @@ class WhoAmI(Reply, frozen=True, kw_only=True):
     subject: str
     org: str
     roles: list[str]
+    dags: list[str] | None = None
+    """The DAGs to which the token is limited; without it, to none."""
+    expires_at: datetime | None = None
+    """When the token expires."""
+    query_url: str | None = None
+    """The Query Service for people. If its host is a loopback address, that of the public listener is meant: both are
+    on one machine. Without it, the stack has none."""

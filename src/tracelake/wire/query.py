@@ -84,6 +84,12 @@ class ResultDownload(Reply, frozen=True, kw_only=True):
     """A GET without a credential. Whoever has the address can read the result until it expires."""
     expires_at: datetime
     size_bytes: int
+    export_id: UUID | None = None
+    """Of a query that was answered at once: names the file at the Query Service (`/v1/query-exports/`), which reads it
+    for its caller alone, where the object store cannot be reached."""
+    query_id: UUID | None = None
+    """Of a batch query, for the same purpose (`/v1/query/{query_id}/content`), with `file`."""
+    file: int = 0
 
 
 class QueryReply(Reply, frozen=True, kw_only=True):
@@ -115,6 +121,8 @@ class CatalogRelation(Reply, frozen=True, kw_only=True):
     dataset_uuid: UUID
     dataset_version: UUID
     storage: str
+    """`s3`, `buffered`, `postgres`, `live` (files and a table as one), or `system` for a relation that is no dataset,
+    whose ids are zero."""
     columns: list[ResultColumn]
     """As far as nothing of this generation has been committed yet, those that were known at deploy; perhaps none."""
 
@@ -126,8 +134,10 @@ class CatalogReply(Reply, frozen=True, kw_only=True):
 # What the Query Service asks the Dispatcher
 
 
-class RelationsRequest(Request, frozen=True, kw_only=True):
+class RelationsRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
     org: Name
+    dags: list[str] | None = None
+    """Only datasets of these DAGs: the caller's token is limited to them."""
 
 
 class ReadableRelation(Reply, frozen=True, kw_only=True):
@@ -136,9 +146,10 @@ class ReadableRelation(Reply, frozen=True, kw_only=True):
     name: str
     dataset_uuid: UUID
     dataset_version: UUID
-    storage: Literal["s3", "buffered"]
+    storage: Literal["s3", "buffered", "postgres", "live", "system"]
+    """`system`: no dataset, but rows that the Query Service asks the Dispatcher for. Its ids are zero."""
     columns: list[TableColumn] | None = None
-    """Of a buffered dataset: as its document declares them."""
+    """Of a dataset with a table: as its document declares them."""
     expected_columns: list[ResultColumn] = []
     """Of a dataset of files of which none is committed yet: those that were known at deploy."""
 

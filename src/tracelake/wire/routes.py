@@ -14,6 +14,7 @@ from tracelake.wire import (
     checks,
     claims,
     content,
+    operators,
     platform,
     query,
     quotas,
@@ -21,6 +22,7 @@ from tracelake.wire import (
     run_logs,
     sources,
     task_calls,
+    tokens,
     webhooks,
 )
 from tracelake.wire import parameters as p
@@ -40,11 +42,14 @@ from tracelake.wire.contract import (
 )
 from tracelake.wire.dags import ActivateRequest, DagsReply, DagVersionsReply, DeployReply
 from tracelake.wire.datasets import DatasetDetail, DatasetsReply, EventLookup, EventsPage, EventState, LineageReply
+from tracelake.wire.failures import FailuresReply, TaskActionsReply, TaskActionsRequest
 from tracelake.wire.jobs import JobsReply, RebuildReply, TriggerReply, TriggerRequest
 from tracelake.wire.overview import OverviewReply
 from tracelake.wire.pressure import PressureReply
-from tracelake.wire.sources_view import PauseReply, SourcesReply
+from tracelake.wire.removal import RemovalPlan, RemovalReply, RemovedDagsReply
+from tracelake.wire.sources_view import PauseReply, RepairReply, RepairRequest, SourcesReply
 from tracelake.wire.tasks import RetryReply, SkipReply, TaskDetail, TaskLookup, TasksPage, TaskStatusFilter
+from tracelake.wire.trigger_progress import TriggerProgressReply
 from tracelake.wire.why import WhyReply
 
 _INTERNAL = (Listener.INTERNAL,)
@@ -65,6 +70,8 @@ _DAG, _JOB, _TASK_PATH = "/v1/dags/{dag}", "/v1/dags/{dag}/jobs/{job}", "/v1/tas
 
 _OF_DAG = p.name("dag", "Of this DAG.", missing="dag_not_found")
 _OF_JOB = p.name("job", "Of jobs with this name.", missing="job_not_found")
+_OF_VERSION = p.number("version", "Of jobs that this version of `dag` has.", least=1)
+_OF_CURRENT = p.flag("current", "Of jobs of active versions, and of versions that are being built.")
 _OF_DATASET = p.name("dataset", "Of this dataset.", missing="dataset_not_found")
 
 # Each route is two or three lines: who and how, what it takes and returns, and what else there is to say.
@@ -84,6 +91,10 @@ FETCH_TASK = Route(
 RENEW_TOKEN = Route(
     _WORKER, "POST", "/internal/task-token", "A new token for the current attempt",
     claims.TokenRequest, claims.TokenReply, errors=("task_not_found", "fenced", "deadline_exceeded"))
+
+STORE_LOGS = Route(
+    _WORKER, "POST", "/internal/task-logs", "Store the logs of attempts that a worker has claimed (idempotent)",
+    run_logs.StoreLogsRequest, run_logs.StoreLogsReply, large=True)
 
 # Tasks
 
@@ -147,7 +158,7 @@ CANCEL_TASK_FOR_SERVICE = Route(
 LIST_DATASET_FILES = Route(
     _SERVICE, "POST", "/internal/dataset-files", "The files of a dataset",
     platform.DatasetFilesRequest, platform.DatasetFilesReply, idempotency=_READ,
-    errors=("dataset_not_found", "dataset_not_committed"))
+    errors=("dataset_not_found", "dataset_not_committed", "dataset_removed"))
 LIST_OUTBOX = Route(
     _SERVICE, "GET", "/internal/outbox", "List outbox rows", NoneType, platform.OutboxReply,
     query=(p.word("status", Literal["pending", "failed"], "Both without it."), p.limit(most=1000, default=100)))
@@ -199,14 +210,24 @@ REJECT_BATCH = Route(
     _SERVICE, "POST", "/internal/buffer-rejected", "Report a rejected batch (idempotent)",
     buffers.BufferRejectedRequest, buffers.BufferRejectedReply, errors=("publish_not_found",))
 
+REPORT_DROPPED_TABLES = Route(
+    _SERVICE, "POST", "/internal/tables-dropped", "Report dropped tables of purged DAGs (idempotent)",
+    buffers.TablesDroppedRequest, buffers.TablesDroppedReply)
+
 # The Query Service, as a caller of the Dispatcher
 
 READ_USER_KEYS = Route(
     _SERVICE, "GET", "/internal/jwks/user", "The public keys of user tokens that this stack signs",
     NoneType, claims.Jwks)
+LIST_REVOCATIONS = Route(
+    _SERVICE, "GET", "/internal/token-revocations", "The user tokens that were revoked",
+    NoneType, tokens.RevocationsReply)
 LIST_RELATIONS = Route(
     _SERVICE, "POST", "/internal/query-relations", "The datasets that people of an org may query",
     query.RelationsRequest, query.RelationsReply, idempotency=_READ)
+LIST_ORG_CHECK_RESULTS = Route(
+    _SERVICE, "POST", "/internal/check-results", "Results of the checks of an org, newest first",
+    checks.OrgCheckResultsRequest, checks.OrgCheckResultsReply, idempotency=_READ)
 LIST_TASK_INPUTS = Route(
     _SERVICE, "POST", "/internal/task-inputs", "What the current attempt of a task may query",
     query.TaskInputsRequest, query.TaskInputsReply, idempotency=_READ, errors=("task_not_found", "fenced"))
@@ -255,6 +276,10 @@ SHOW_QUOTA = Route(
 
 # DAGs
 
+LIST_OPERATORS = Route(
+    _READER, "GET", "/v1/operators", "The operators that jobs can name, with their packages",
+    NoneType, operators.OperatorsReply)
+
 LIST_DAGS = Route(
     _READER, "GET", "/v1/dags", "The DAGs", NoneType, DagsReply)
 DEPLOY = Route(
@@ -270,6 +295,20 @@ READ_DOCUMENT = Route(
     NoneType, bytes, reply_media=YAML)
 ACTIVATE = Route(
     _WRITER, "PUT", f"{_DAG}/active", "Make a version active, forward or back", ActivateRequest, DeployReply)
+PLAN_REMOVAL = Route(
+    _READER, "GET", f"{_DAG}/removal", "What a DAG holds, and which other DAGs need it", NoneType, RemovalPlan,
+    errors=("dag_removed",))
+REMOVE_DAG = Route(
+    _WRITER, "POST", f"{_DAG}/remove", "Remove a DAG, for some days (idempotent)", NoneType, RemovalReply,
+    errors=("dag_in_use",))
+RESTORE_DAG = Route(
+    _WRITER, "POST", f"{_DAG}/restore", "Bring a removed DAG back (idempotent)", NoneType, RemovalReply,
+    errors=("dag_invalid", "dag_purged", "dataset_removed"))
+PURGE_DAG = Route(
+    _ADMIN, "POST", f"{_DAG}/purge", "Delete a removed DAG for good (idempotent)", NoneType, RemovalReply,
+    errors=("dag_not_removed",))
+LIST_REMOVED = Route(
+    _READER, "GET", "/v1/removed-dags", "The DAGs that were removed, newest first", NoneType, RemovedDagsReply)
 LIST_JOBS = Route(
     _READER, "GET", f"{_DAG}/jobs", "The jobs of a version, with their edges and counts",
     NoneType, JobsReply,
@@ -278,6 +317,11 @@ TRIGGER = Route(
     _WRITER, "POST", f"{_JOB}/trigger", "Trigger a job (idempotent by its key)",
     TriggerRequest, TriggerReply, idempotency=_KEY, key="idempotency_key",
     errors=("input_not_found", "inputs_incomplete", "trigger_conflict", "trigger_invalid"))
+SHOW_TRIGGER = Route(
+    _READER, "GET", "/v1/triggers", "What follows from a trigger, and whether anything of it is still open",
+    NoneType, TriggerProgressReply, errors=("trigger_not_found",),
+    query=(p.text("key", "The `idempotency_key` of the trigger's reply."),
+           p.flag("across", "Also follow readers in other DAGs that do not lead back into the triggered one.")))
 REBUILD = Route(
     _WRITER, "POST", f"{_JOB}/rebuild", "Rebuild the stale outputs of a job (idempotent)", NoneType, RebuildReply)
 
@@ -321,6 +365,10 @@ OPEN_BUNDLE = Route(
     _WRITER, "POST", "/v1/udf/bundles", "Open an upload of a bundle",
     bundles.OpenBundleRequest, bundles.BundleUpload, idempotency=Idempotency.NEXT,
     errors=("bundle_too_large", "quota_bundles", "bundles_unavailable"))
+SEND_BUNDLE_PIECE = Route(
+    _WRITER, "POST", f"{_BUNDLE}/pieces", "Send a piece of the archive, instead of a PUT to the address of the upload",
+    bytes, bundles.BundlePiece, body_media=BYTES, errors=("bundle_not_uploaded",),
+    query=(p.block("offset", "The first byte; pieces but the last have 512 KiB.", default=0),))
 SHOW_BUNDLE = Route(
     _READER, "GET", _BUNDLE, "A bundle", NoneType, bundles.BundleDetail)
 FINALIZE_BUNDLE = Route(
@@ -348,15 +396,25 @@ RESUME_SOURCE = Route(
     _WRITER, "POST", f"{_JOB}/resume", "Resume a paused source",
     NoneType, PauseReply, errors=("job_not_source",))
 
+REPAIR_SOURCE = Route(
+    _WRITER, "POST", f"{_JOB}/repair", "Let a source follow a reorganisation of final blocks",
+    RepairRequest, RepairReply, errors=("job_not_repairable",))
+
 # Tasks, by users
 
 LIST_TASKS = Route(
     _READER, "GET", "/v1/tasks", "Tasks, newest first", NoneType, TasksPage,
-    query=(_OF_DAG, _OF_JOB,
+    query=(_OF_DAG, _OF_JOB, _OF_VERSION, _OF_CURRENT,
            p.word("status", TaskStatusFilter, "In this state. `Retrying` waits for its next attempt, `Failed` failed "
-                  "for good, `Skipped` failed for good and was skipped."),
+                  "and has no retry left, `Skipped` failed and was skipped."),
            p.time("since", "Made at this time or later."), p.time("until", "Made before this time."),
            p.limit(), p.CURSOR_UUID, p.AFTER_UUID))
+LIST_FAILURES = Route(
+    _READER, "GET", "/v1/task-failures", "Failed tasks without a retry left, grouped by error", NoneType, FailuresReply,
+    query=(_OF_DAG, _OF_JOB, _OF_VERSION, _OF_CURRENT))
+ACT_ON_TASKS = Route(
+    _WRITER, "POST", "/v1/task-actions", "Retry, skip or cancel many tasks, each as the caller saw it",
+    TaskActionsRequest, TaskActionsReply)
 LOOK_UP_TASKS = Route(
     _READER, "POST", "/v1/task-lookup", "Given tasks as they are now, newest first",
     TaskLookup, TasksPage, idempotency=_READ)
@@ -364,11 +422,16 @@ SHOW_TASK = Route(
     _READER, "GET", _TASK_PATH, "A task with its inputs, outputs, attempts and events",
     NoneType, TaskDetail)
 READ_LOG = Route(
-    _READER, "GET", f"{_TASK_PATH}/log", "The log of a function's run: what it printed, and how it ended",
+    _READER, "GET", f"{_TASK_PATH}/log", "The log of an attempt: its lines, or what a function printed, and its end",
     NoneType, run_logs.TaskLog, errors=("log_not_found", "log_expired", "task_has_no_log"),
     query=(p.number("attempt", "Of this attempt; without it, of the newest one that has a log.", least=1),
            p.block("stdout_from", "`stdout.next` of the reply before: only what follows is returned.", default=0),
-           p.block("stderr_from", "`stderr.next` of the reply before.", default=0)))
+           p.block("stderr_from", "`stderr.next` of the reply before.", default=0),
+           p.block("lines_from", "`lines.next` of the reply before.", default=0)))
+LIST_JOB_RUNS = Route(
+    _READER, "GET", f"{_JOB}/runs", "The newest attempts of a job's tasks that have a log",
+    NoneType, run_logs.JobRuns,
+    query=(p.flag("failed", "Only attempts that failed, of the newest 5,000."), p.limit(100, 10)))
 CANCEL_TASK = Route(
     _WRITER, "POST", f"{_TASK_PATH}/cancel", "Cancel, or ask to stop",
     NoneType, platform.CancelReply, errors=("task_finished",))
@@ -410,8 +473,8 @@ LIST_CONTENT = Route(
     _READER, "POST", "/v1/datasets/{name}/files", "The files of a dataset",
     content.ContentRequest, content.ContentReply, idempotency=_READ)
 READ_ROWS = Route(
-    _READER, "POST", "/v1/datasets/{name}/rows", "Rows of a buffered dataset, streamed",
-    content.RowsRequest, bytes, reply_media=ARROW, idempotency=_READ)
+    _READER, "POST", "/v1/datasets/{name}/rows", "Rows of the table of a dataset, streamed",
+    content.RowsRequest, bytes, reply_media=ARROW, idempotency=_READ, errors=("boundary_moved",))
 READ_CONTENT = Route(
     _READER, "GET", "/v1/datasets/{name}/content", "A piece of a file, 1 MiB at most",
     NoneType, bytes, reply_media=BYTES, errors=("content_mismatch",),
@@ -449,11 +512,24 @@ LIST_QUERIES = Route(
     _ADMIN, "GET", "/v1/query-audit", "Queries of people and tasks, newest first",
     NoneType, query.QueryAuditPage, query=(p.limit(), p.CURSOR_UUID))
 
+CREATE_TOKEN = Route(
+    _ADMIN, "POST", "/v1/tokens", "Make a token of a user of your org (idempotent by token_id)",
+    tokens.UserTokenRequest, tokens.TokenCreated, idempotency=_KEY, key="token_id",
+    errors=("token_conflict", "tokens_external", "too_many_tokens"))
+LIST_TOKENS = Route(
+    _ADMIN, "GET", "/v1/tokens", "Tokens that admins made, newest first",
+    NoneType, tokens.TokensPage, query=(p.limit(), p.CURSOR_UUID))
+REVOKE_TOKEN = Route(
+    _ADMIN, "DELETE", "/v1/tokens/{token_id}", "Revoke a token", NoneType, tokens.Revoked)
+REVOKE_UNRECORDED = Route(
+    _ADMIN, "POST", "/v1/token-revocations", "Revoke tokens without a record, by `jti` or by subject",
+    tokens.RevokeRequest, tokens.Revoked, errors=("too_many_tokens",))
+
 # Queries: listeners of the Query Service
 
 _QUERY_ERRORS = (
-    "artifact_missing", "content_mismatch", "dataset_not_committed", "query_canceled", "query_failed", "query_id_taken",
-    "query_out_of_memory", "query_timeout", "query_too_large")
+    "artifact_missing", "boundary_moved", "content_mismatch", "dataset_not_committed", "query_canceled", "query_failed",
+    "query_id_taken", "query_out_of_memory", "query_timeout", "query_too_large")
 QUERY = Route(
     _QUERY_READER, "POST", "/v1/query", "Query datasets with SQL, at once or (202) as a batch query",
     query.QueryRequest, query.QueryReply, idempotency=_READ, errors=_QUERY_ERRORS)
@@ -469,6 +545,15 @@ SHOW_QUERY = Route(
 CANCEL_QUERY = Route(
     _QUERY_READER, "DELETE", "/v1/query/{query_id}", "Cancel a query of the caller",
     NoneType, query.CancelQueryReply, errors=("query_forbidden",))
+READ_RESULT = Route(
+    _QUERY_READER, "GET", "/v1/query/{query_id}/content", "A piece of a file of a batch query's result, 1 MiB at most",
+    NoneType, bytes, reply_media=BYTES, errors=("content_mismatch", "query_forbidden"),
+    query=(p.number("file", "Which of `downloads`, from 0.", default=0),
+           p.block("offset", "The first byte.", default=0)))
+READ_EXPORT = Route(
+    _QUERY_READER, "GET", "/v1/query-exports/{export_id}", "A piece of an exported result of the caller, 1 MiB at most",
+    NoneType, bytes, reply_media=BYTES, errors=("content_mismatch",),
+    query=(p.block("offset", "The first byte.", default=0),))
 QUERY_AS_TASK = Route(
     Access((Listener.QUERY_TASK,), Principal.TASK), "POST", "/v1/task/query", "Query the inputs of a task with SQL",
     query.TaskQueryRequest, query.QueryReply, idempotency=_READ, errors=_QUERY_ERRORS)

@@ -4,11 +4,12 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from tracelake.wire.base import Reply
+from tracelake.wire.base import Cursor, Reply, Request
+from tracelake.wire.head_progress import HeadProgressRow
 
 RunState = Literal["starting", "running", "backing_off", "stopping", "dead", "ended"]
 """Of an always_on source: `starting` waits for a worker, `backing_off` failed and restarts at `until`, `stopping` was
-asked to end, `dead` failed for good and needs a retry by a person, `ended` completed or was cancelled."""
+asked to end, `dead` failed (no retries left) and needs a retry by a person, `ended` completed or was cancelled."""
 SourceState = RunState | Literal["waiting", "paused", "stopped"]
 """`waiting`: for its time, a delivery or a person (every kind but always_on). Of every kind: `paused` by a person,
 `stopped` by a full queue downstream."""
@@ -60,6 +61,8 @@ class SourceRow(Reply, frozen=True, kw_only=True):
     deliveries: int | None = None
     """Of a webhook: the number of deliveries."""
     last_delivery_at: datetime | None = None
+    progress: HeadProgressRow | None = None
+    """Of an always_on source that follows the head of a chain."""
 
 
 class SourcesReply(Reply, frozen=True, kw_only=True):
@@ -76,3 +79,16 @@ class PauseReply(Reply, frozen=True, kw_only=True):
     paused_at: datetime | None = None
     duplicate: bool = False
     """The source was in this state before."""
+
+
+class RepairRequest(Request, frozen=True, kw_only=True):
+    from_block: Cursor
+    """The first block that changed."""
+
+
+class RepairReply(Reply, frozen=True, kw_only=True):
+    dag: str
+    job: str
+    from_block: int
+    task_id: UUID | None = None
+    """The run of the source, which is tried again at once."""

@@ -9,6 +9,8 @@ from msgspec import Meta
 
 from tracelake.model.dag import CheckKind, CheckSeverity, ColumnType, Schema
 from tracelake.wire.base import Cursor, Reply, Request, Sha256, ShortText, Uri
+from tracelake.wire.direct import DirectTable
+from tracelake.wire.head_progress import HeadProgress
 from tracelake.wire.units import EventIn
 
 FinalStatus = Literal["Completed", "Failed", "Canceled"]
@@ -26,8 +28,9 @@ class Fenced(Request, frozen=True, kw_only=True):
     lease_token: UUID
 
 
-class HeartbeatRequest(Fenced, frozen=True, kw_only=True):
-    pass
+class HeartbeatRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
+    progress: HeadProgress | None = None
+    """Of an attempt that follows the head of a chain. Others have none."""
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -91,6 +94,9 @@ class DatasetPublished(Request, frozen=True, kw_only=True, omit_defaults=True):
     time_max: Cursor | None = None
     """Times of the first and the last block of the unit, in seconds since 1970. Without them, those of the units that
     the task reads are recorded."""
+    table_start: Cursor | None = None
+    """For files that hold rows of the table of a live dataset: the first position that the table ever had. The boundary
+    of the dataset moves over them, and nothing is announced."""
 
     def __post_init__(self) -> None:
         check_range(self.range_start, self.range_end, "range_start", "range_end")
@@ -150,6 +156,8 @@ class CompleteRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
     """Absent if Spark reported nothing."""
     checks: Annotated[list[CheckReport], Meta(max_length=MAX_CHECK_REPORTS)] = []
     """Of a task that Completed, or that Failed because of one of them."""
+    operator_package: ShortText | None = None
+    """The installed package, with its version, that the operator comes from; absent for operators of Trace itself."""
 
     def __post_init__(self) -> None:
         if self.error_code == "worker_stopping" and not (self.status == "Failed" and self.retryable):
@@ -284,6 +292,15 @@ class FilesReply(Reply, frozen=True, kw_only=True):
     have more columns, or wider ones."""
     schema: Schema | None = None
     """For a buffered dataset that the task writes: the schema that sinks check its rows against."""
+    table: DirectTable | None = None
+    """For a table that the task writes directly: how it keeps the table."""
+    by_position: bool = False
+    """The rows of the table have positions, such as blocks, and units are ranges of them; else of commits."""
+    live: bool = False
+    """The dataset is files and a table at once: `units` lists the files, `columns` are those of the table."""
+    boundary: int | None = None
+    """Of a live dataset: up to this position its rows are in the files, above it in the table. None: rows of the table
+    are in no file yet, and both are read whole."""
 
 
 class CredentialsRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):

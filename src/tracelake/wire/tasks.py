@@ -13,8 +13,8 @@ from tracelake.wire.units import PayloadInput, Unit
 
 TaskStatus = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 TaskStatusFilter = Literal["Queued", "Running", "Retrying", "Completed", "Failed", "Skipped", "Canceled"]
-"""The filters of a list of tasks. `Retrying`: failed, with a next attempt (`next_retry_at`); `Failed`: failed for good
-and not skipped; `Skipped`: failed for good and skipped."""
+"""The filters of a list of tasks. `Retrying`: failed, with a next attempt (`next_retry_at`); `Failed`: failed, with
+no retry left, and not skipped; `Skipped`: failed and skipped."""
 
 
 class RetryReply(Reply, frozen=True, kw_only=True):
@@ -78,8 +78,10 @@ class AttemptRow(Reply, frozen=True, kw_only=True):
     error: str | None = None
     spark: dict[str, int] | None = None
     """The figures of `SparkMetrics` that are not 0, if Spark reported any."""
+    operator_package: str | None = None
+    """The installed package, with its version, that the operator came from; none for operators of Trace itself."""
     has_log: bool = False
-    """A runner took it, and its log is kept (`GET /v1/tasks/{task_id}/log`)."""
+    """Its log is kept (`GET /v1/tasks/{task_id}/log`)."""
 
 
 class TaskDetail(Reply, frozen=True, kw_only=True):

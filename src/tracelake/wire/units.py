@@ -1,14 +1,17 @@
 """Units of work and the events that announce them."""
 
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
+from msgspec import Meta
 
 from tracelake.model.dag import OutputCheck, ReadMode
 from tracelake.wire.base import MAX_PARTITION_KEY_BYTES, Cursor, PartitionKey, Request, Revision, ShortText
 
 Scalar = str | int | float | bool | None
+MAX_TIMES = 10_000
+"""Positions of one event whose times are told."""
 
 
 class CursorRange(Request, frozen=True, kw_only=True):
@@ -77,14 +80,19 @@ class TaskInput(Request, frozen=True, kw_only=True, omit_defaults=True):
     scope: ReadScope | None = None
 
 
-class Invalidates(Request, frozen=True, kw_only=True):
+class Invalidates(Request, frozen=True, kw_only=True, omit_defaults=True):
     start: Cursor
     end: Cursor
     reason: ShortText
+    time_min: Cursor | None = None
+    time_max: Cursor | None = None
+    """The times that these positions had before, in seconds since 1970, if they are known."""
 
     def __post_init__(self) -> None:
         if self.start > self.end:
             raise ValueError("an invalidated range needs start <= end")
+        if (self.time_min is None) != (self.time_max is None) or (self.time_min or 0) > (self.time_max or 0):
+            raise ValueError("time_min and time_max go together, in order")
 
 
 class EventIn(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -98,11 +106,28 @@ class EventIn(Request, frozen=True, kw_only=True, omit_defaults=True):
     end: Cursor | None = None
     revision: Revision = ""
     invalidates: Invalidates | None = None
+    first: Cursor | None = None
+    """Of a table that the task writes itself: the first position of the write. Its last one is `cursor` or `end`."""
+    times: Annotated[tuple[Cursor, ...], Meta(max_length=MAX_TIMES)] = ()
+    """The time of each of these positions, in seconds since 1970; empty: unknown."""
 
     def __post_init__(self) -> None:
         if (self.cursor is None) == (self.partition_key is None):
             raise ValueError("an event has either a cursor or a partition_key")
         check_partition(self.partition_key, self.start, self.end)
+        if self.first is None and not self.times:
+            return
+        last = self.last_position
+        if self.first is None or last is None or self.first > last:
+            raise ValueError("first is at or before the last position of the event")
+        if self.start not in (None, self.first):
+            raise ValueError("first and start are the same position")
+        if self.times and len(self.times) != last - self.first + 1:
+            raise ValueError("times has one time for each position")
+
+    @property
+    def last_position(self) -> int | None:
+        return self.cursor if self.cursor is not None else self.end
 
 
 def check_partition(partition_key: str | None, start: int | None, end: int | None) -> None:
@@ -157,6 +182,8 @@ class PayloadInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     where: dict[str, Scalar | list[Scalar]] | None
     scope: ReadScope | None = None
     """Absent if the input is just the task's unit of the dataset."""
+    window: str | None = None
+    """The unit as a date, if it is a window of time; only in what people are shown."""
 
     @property
     def positions(self) -> tuple[int | None, int | None]:
