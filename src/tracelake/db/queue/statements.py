@@ -209,6 +209,20 @@ WITH gone AS (DELETE FROM dead_letters RETURNING message_id)
 SELECT count(*)::int AS dropped FROM gone
 """
 
+DISCARD = """
+WITH live AS (DELETE FROM messages WHERE key = ANY ($1::text[]) RETURNING 1),
+     dead AS (DELETE FROM dead_letters WHERE key = ANY ($1::text[]) RETURNING 1)
+SELECT (SELECT count(*) FROM live)::int + (SELECT count(*) FROM dead)::int AS discarded
+"""
+
+DISCARD_QUEUE = """
+WITH live AS (DELETE FROM messages WHERE ctid = ANY (ARRAY(
+                  SELECT ctid FROM messages WHERE queue = $1 LIMIT $2)) RETURNING 1),
+     dead AS (DELETE FROM dead_letters WHERE message_id = ANY (ARRAY(
+                  SELECT message_id FROM dead_letters WHERE queue = $1 LIMIT $2)) RETURNING 1)
+SELECT (SELECT count(*) FROM live)::int + (SELECT count(*) FROM dead)::int AS discarded
+"""
+
 # A redriven message is a new one: old receipts mean nothing to it and its receives start again.
 REDRIVE = """
 WITH raised AS (
