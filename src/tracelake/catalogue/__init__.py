@@ -1,9 +1,11 @@
 """The catalogue of operators: what a deploy and a worker must know of each without importing it.
 
-The catalogue is data. `worker.operators` holds the functions that workers run, and a test pairs the two.
+The catalogue is data. `worker.operators` holds the functions that workers run, and a test pairs the two. Operators of
+installed packages (`catalogue/plugins.py`) are part of it.
 """
 
 import re
+from collections.abc import Iterator, MutableMapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -17,6 +19,7 @@ from tracelake.catalogue.operators import (
     TickerConfig,
     UdfConfig,
 )
+from tracelake.catalogue.plugins import InstalledPlugin, installed_plugins
 from tracelake.catalogue.spec import ConfigFieldError, OperatorConfig, OperatorSpec
 from tracelake.catalogue.sql.config import SparkSqlConfig
 from tracelake.errors import TraceError
@@ -24,6 +27,7 @@ from tracelake.errors import TraceError
 __all__ = [
     "CATALOGUE",
     "NoopConfig",
+    "OperatorCatalogue",
     "OperatorConfig",
     "OperatorSpec",
     "RangeAggregatorConfig",
@@ -33,10 +37,54 @@ __all__ = [
     "TickerConfig",
     "UdfConfig",
     "document_operators",
+    "missing_operator",
     "read_config",
 ]
 
-CATALOGUE: dict[str, OperatorSpec] = {spec.name: spec for spec in SPECS}
+
+class OperatorCatalogue(MutableMapping[str, OperatorSpec]):
+    """The operators by name. Packages are searched for plugins when a name is not built in, or all are asked for."""
+
+    def __init__(self) -> None:
+        self._specs = {spec.name: spec for spec in SPECS}
+        self._plugins: dict[str, InstalledPlugin] | None = None
+
+    def __getitem__(self, name: str) -> OperatorSpec:
+        spec = self._specs.get(name)
+        if spec is None and (item := self.plugins.get(name)) is not None and item.plugin is not None:
+            spec = item.plugin.spec
+        if spec is None:
+            raise KeyError(name)
+        return spec
+
+    def __setitem__(self, name: str, spec: OperatorSpec) -> None:
+        self._specs[name] = spec
+
+    def __delitem__(self, name: str) -> None:
+        del self._specs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._specs
+        yield from (name for name, item in self.plugins.items() if item.plugin is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @property
+    def plugins(self) -> dict[str, InstalledPlugin]:
+        """The plugins of this environment by name, also those that cannot be used."""
+        if self._plugins is None:
+            self._plugins = {item.name: item for item in installed_plugins()}
+        return self._plugins
+
+    def package_of(self, name: str) -> str | None:
+        """The package and version that an operator comes from; None if it is built in, or there is none."""
+        if name in self._specs or (item := self.plugins.get(name)) is None:
+            return None
+        return item.label
+
+
+CATALOGUE = OperatorCatalogue()
 
 
 def document_operators() -> dict[str, OperatorSpec]:
@@ -48,7 +96,7 @@ def read_config(operator: str, config: dict[str, Any]) -> OperatorConfig:
     """Raises TraceError `job_invalid`; `details.field` names the place."""
     spec = CATALOGUE.get(operator)
     if spec is None:
-        raise TraceError("job_invalid", f"There is no operator {operator!r}.", field="operator")
+        raise TraceError("job_invalid", missing_operator(operator), field="operator")
     if spec.config_type is UdfConfig:
         return UdfConfig(values=config)
     try:
@@ -62,6 +110,13 @@ def read_config(operator: str, config: dict[str, Any]) -> OperatorConfig:
         raise TraceError(
             "job_invalid", f"The config of {operator} is not valid: {detail}.", field=f"config{path}"
         ) from None
+
+
+def missing_operator(name: str) -> str:
+    """Why there is no such operator. The reason for a plugin that cannot be used is in the log of its process."""
+    if (item := CATALOGUE.plugins.get(name)) is not None:
+        return f"The operator {name!r} of the package {item.label} could not be loaded."
+    return f"There is no operator {name!r}."
 
 
 def _field_refused(operator: str, error: ConfigFieldError) -> TraceError:

@@ -4,11 +4,15 @@ import re
 from datetime import date, datetime
 
 from tracelake.catalogue.sql.columns.types import NUMERIC, TIMES, SqlType
-from tracelake.model.dag import OutputCheck, Scalar
+from tracelake.model.dag import CheckKind, OutputCheck, Scalar
 
 _SHOWN_VALUES = 5
 OUTPUT_RELATION = "output"
 """The rows of the unit in a check of kind `sql`."""
+UNIT_KINDS = frozenset(
+    {CheckKind.NOT_NULL, CheckKind.UNIQUE, CheckKind.ACCEPTED_VALUES, CheckKind.RANGE, CheckKind.ROW_COUNT}
+)
+"""Kinds that need nothing but the rows of the unit; `unique` unless its scope is the dataset."""
 _NUMBER = re.compile(r"-?[0-9]{1,78}(?:\.[0-9]{1,78})?")
 _BYTES = re.compile("0x(?:[0-9a-fA-F]{2})*")
 

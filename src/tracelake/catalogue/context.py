@@ -9,6 +9,9 @@ from uuid import UUID
 from tracelake.catalogue.spec import OperatorConfig
 from tracelake.model.dag import OutputCheck, Schema
 from tracelake.ports import ObjectMeta, SecretValues
+from tracelake.ports.direct_tables import OutputTables
+from tracelake.wire.direct import DirectTable
+from tracelake.wire.head_progress import HeadProgress
 from tracelake.wire.task_calls import CheckReport, DatasetPublished, OutputReport, SparkMetrics, TableColumn
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
@@ -44,6 +47,28 @@ class TableInput:
     """An input that is a table in Postgres data, with the columns that the job reads, as it declares them."""
 
     columns: tuple[TableColumn, ...]
+    by_position: bool = False
+    """Units are ranges of positions, such as blocks; else of commits."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveInput:
+    """An input that is files up to a boundary and a table above it."""
+
+    files: list[ObjectMeta]
+    """None of them has a row above the boundary."""
+    table: TableInput
+    boundary: int | None
+    """Rows of the table at or below it are left out; None: there are none in any file."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOutput:
+    """An output that is a live dataset: files of rows of this table."""
+
+    table: DirectTable
+    boundary: int | None
+    """Up to this position, committed files have the rows of the table; None: none of them. As of the claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +94,18 @@ def _undeclared(_output: TaskOutput) -> Schema | None:
     return None
 
 
+def _no_tables(_scope: str) -> OutputTables:
+    raise NonRetryableError("tables cannot be written directly from here")
+
+
+def _no_live_output(output: TaskOutput) -> LiveOutput:
+    raise NonRetryableError(f"the output {output.name} is not a live dataset")
+
+
+def _no_removal(_output: LiveOutput, _to: int) -> int:
+    raise NonRetryableError("rows of tables cannot be removed from here")
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
     task_id: UUID
@@ -89,14 +126,25 @@ class OperatorContext:
 
     It retries while the Dispatcher is away. Raises `CanceledError` once the attempt was fenced or should stop, and
     `EmitRefusedError` if the events are refused."""
-    files: Callable[[PayloadInput], list[ObjectMeta] | TableInput]
-    """The content of an input: its current files, exactly as they were committed, or its table. Thread-safe."""
+    files: Callable[[PayloadInput], list[ObjectMeta] | TableInput | LiveInput]
+    """The content of an input: its current files, exactly as they were committed, its table, or both. Thread-safe."""
+    report: Callable[[HeadProgress], None] = lambda _progress: None
+    """Says how far a follower of a chain is; the next heartbeat tells the Dispatcher the latest. Thread-safe."""
     publish: Callable[[Batch], None] = _nobody
     """Publishes a batch to the sinks; returns when that is durable. Thread-safe and idempotent."""
     schema: Callable[[TaskOutput], Schema | None] = _undeclared
     """The current schema of a buffered output; None if none is declared. Thread-safe."""
     deliveries: Callable[[PayloadInput], list[StoredDelivery]] = _no_deliveries
     """The deliveries of an input that is a webhook source: those of the unit, in their order. Thread-safe."""
+    open_tables: Callable[[str], OutputTables] = _no_tables
+    """Opens the outputs that are tables in Postgres data for writes of one scope (`WHOLE_TABLE` for all of them), and
+    announces what an earlier attempt of the scope had written and not announced. Every earlier writer of the scope is
+    stale from then on. The caller closes what it gets."""
+    live_output: Callable[[TaskOutput], LiveOutput] = _no_live_output
+    """The table of an output that is a live dataset, and the boundary of its files. Thread-safe."""
+    remove_rows: Callable[[LiveOutput, int], int] = _no_removal
+    """Removes rows up to a position from the table of an output, and returns how many these were: at or below its
+    boundary, so that committed files have them. Idempotent."""
     secrets: Mapping[str, str] = field(default_factory=SecretValues, repr=False)
     """The values of the job's `secrets` by name, and no others. Errors, progress and logs blank them as a safety net:
     an operator must neither report them nor write them into data."""

@@ -1,12 +1,14 @@
 """Configs of the operators that read EVM chains."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
+from tracelake.catalogue.evm_columns import EVM_INGEST_TABLES, EVM_OPTIONAL_COLUMNS, EvmIngestTable, evm_columns
 from tracelake.catalogue.spec import (
     WORKERS,
     ConfigFieldError,
@@ -16,78 +18,142 @@ from tracelake.catalogue.spec import (
     ResultColumns,
     Writes,
 )
-from tracelake.model.columns import DatasetColumn, DatasetColumns
+from tracelake.model.columns import DatasetColumns
 
-EvmTable = Literal["blocks", "transactions", "logs"]
-EVM_TABLES: tuple[EvmTable, ...] = ("blocks", "transactions", "logs")
-_BYTES, _NUMBER, _LARGE = "binary", "bigint", "decimal(20,0)"
-
-
-def _column(name: str, kind: str, description: str, *, nullable: bool = False) -> DatasetColumn:
-    return DatasetColumn(name=name, type=kind, nullable=nullable, description=description)
-
-
-EVM_COLUMNS: dict[EvmTable, tuple[DatasetColumn, ...]] = {
-    "blocks": (
-        _column("block_hash", _BYTES, "Hash of the block."),
-        _column("parent_hash", _BYTES, "Hash of the block before it."),
-        _column("author", _BYTES, "Address that received the reward.", nullable=True),
-        _column("block_number", _NUMBER, "Number of the block."),
-        _column("gas_used", _LARGE, "Gas of all its transactions.", nullable=True),
-        _column("extra_data", _BYTES, "Free bytes of its author.", nullable=True),
-        _column("timestamp", _NUMBER, "Seconds since 1970, UTC."),
-        _column("base_fee_per_gas", _LARGE, "Wei; null before EIP-1559.", nullable=True),
-        _column("chain_id", _LARGE, "Id of the chain."),
-    ),
-    "transactions": (
-        _column("block_number", _NUMBER, "Number of its block."),
-        _column("transaction_index", _LARGE, "Place in the block, from 0."),
-        _column("transaction_hash", _BYTES, "Hash of the transaction."),
-        _column("nonce", _LARGE, "Number of the sender's transactions before it.", nullable=True),
-        _column("from_address", _BYTES, "Sender.", nullable=True),
-        _column("to_address", _BYTES, "Receiver; null if it makes a contract.", nullable=True),
-        _column("value_binary", _BYTES, "Wei, as 32 bytes.", nullable=True),
-        _column("value_string", "string", "Wei, as decimal text.", nullable=True),
-        _column("value_f64", "double", "Wei, rounded.", nullable=True),
-        _column("input", _BYTES, "Data of the call.", nullable=True),
-        _column("gas_limit", _LARGE, "Most gas it may use.", nullable=True),
-        _column("gas_used", _LARGE, "Gas it used.", nullable=True),
-        _column("gas_price", _LARGE, "Wei for each gas.", nullable=True),
-        _column("transaction_type", _NUMBER, "Type of EIP-2718.", nullable=True),
-        _column("max_priority_fee_per_gas", _LARGE, "Wei; null before EIP-1559.", nullable=True),
-        _column("max_fee_per_gas", _LARGE, "Wei; null before EIP-1559.", nullable=True),
-        _column("success", "boolean", "False if it was reverted.", nullable=True),
-        _column("n_input_bytes", _NUMBER, "Bytes of `input`.", nullable=True),
-        _column("n_input_zero_bytes", _NUMBER, "Those that are zero.", nullable=True),
-        _column("n_input_nonzero_bytes", _NUMBER, "Those that are not.", nullable=True),
-        _column("chain_id", _LARGE, "Id of the chain."),
-    ),
-    "logs": (
-        _column("block_number", _NUMBER, "Number of its block."),
-        _column("transaction_index", _NUMBER, "Place of its transaction in the block."),
-        _column("log_index", _NUMBER, "Place in the block, from 0."),
-        _column("transaction_hash", _BYTES, "Hash of its transaction."),
-        _column("address", _BYTES, "Contract that emitted it."),
-        _column("topic0", _BYTES, "Hash of the event's signature.", nullable=True),
-        _column("topic1", _BYTES, "First indexed parameter.", nullable=True),
-        _column("topic2", _BYTES, "Second indexed parameter.", nullable=True),
-        _column("topic3", _BYTES, "Third indexed parameter.", nullable=True),
-        _column("data", _BYTES, "Parameters that are not indexed.", nullable=True),
-        _column("chain_id", _LARGE, "Id of the chain."),
-    ),
-}
-"""The columns of each table as queries see them: Spark reads unsigned numbers as the next larger type."""
 _RPC_NAME = re.compile("[a-z][a-z0-9_]{0,62}")
+ColumnName = Annotated[str, Meta(min_length=1, max_length=63)]
+
+
+ChainKind = Literal["ethereum", "op_stack", "arbitrum", "polygon", "zksync", "cronos", "stable", "tempo"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPreset:
+    """What a kind of chain sets, unless the job does."""
+
+    log_index: Literal["strict", "renumber", "as_given"] = "strict"
+    phantom_transactions: Literal["fail", "drop"] = "fail"
+    missing_fields: Literal["fail", "null"] = "fail"
+
+
+CHAIN_PRESETS: dict[ChainKind, ChainPreset] = {
+    "ethereum": ChainPreset(),
+    "op_stack": ChainPreset(),
+    "arbitrum": ChainPreset(),
+    "polygon": ChainPreset(),
+    "zksync": ChainPreset(),
+    "cronos": ChainPreset(log_index="renumber", phantom_transactions="drop"),
+    "stable": ChainPreset(log_index="renumber"),
+    "tempo": ChainPreset(missing_fields="null"),
+}
+
+
+class EvmColumnChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Names of optional columns, by table."""
+
+    blocks: tuple[ColumnName, ...] = ()
+    transactions: tuple[ColumnName, ...] = ()
+    logs: tuple[ColumnName, ...] = ()
+    traces: tuple[ColumnName, ...] = ()
+
+
+Address = Annotated[str, Meta(pattern="^0x[0-9a-fA-F]{40}$")]
+Topic = Annotated[str, Meta(pattern="^0x[0-9a-fA-F]{64}$")]
+Topics = Annotated[tuple[Topic, ...], Meta(min_length=1, max_length=1000)]
+
+
+class EvmLogCriteria(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Logs that have one of the addresses, and at each place one of its topics."""
+
+    addresses: Annotated[tuple[Address, ...], Meta(max_length=1000)] = ()
+    """Contracts; empty: any."""
+    topics: Annotated[tuple[Topic | Topics | None, ...], Meta(max_length=4)] = ()
+    """By place: a topic, a list of topics, or null for any."""
+
+    def topic_choices(self) -> tuple[tuple[str, ...], ...]:
+        """By place, the accepted ones; none: any."""
+        return tuple(() if place is None else (place,) if isinstance(place, str) else place for place in self.topics)
+
+    def check(self) -> None:
+        """Raises ConfigFieldError if it takes every log, or says more than it needs to."""
+        if not self.addresses and not any(self.topic_choices()):
+            raise ConfigFieldError("filter", "it takes every log", "Name addresses or topics, or leave it out.")
+        if self.topics and self.topics[-1] is None:
+            raise ConfigFieldError("filter.topics", "the last topic is null, which means any", "Leave it out.")
+
+
+class EvmLogFilter(EvmLogCriteria, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The logs that `evm_ingest` reads, and how many blocks of them go into a file."""
+
+    chunk_blocks: Annotated[int, Meta(ge=1, le=10_000_000)] = 10_000
+    """Blocks whose logs go into one file."""
+
+
+_USUAL_CHUNK = 250
+
+
+def check_rpc_name(name: str) -> None:
+    """Raises ConfigFieldError, which never repeats the name: it may be an address, and hold a key."""
+    if not _RPC_NAME.fullmatch(name):
+        raise ConfigFieldError(
+            "rpc",
+            "it must be a name like `archive`, not an address: addresses go to TRACE_RPC_<NAME> or HOME/rpc.toml,"
+            " never into a DAG",
+        )
+
+
+def check_columns(tables: Collection[EvmIngestTable], table: EvmIngestTable, names: Sequence[str]) -> None:
+    """Raises ConfigFieldError if a name is not that of an optional column of the table."""
+    if names and table not in tables:
+        raise ConfigFieldError(
+            f"columns.{table}", f"`{table}` is none of the `tables`, so it has no columns", f"Leave out `{table}`."
+        )
+    optional = [column.name for column in EVM_OPTIONAL_COLUMNS[table]]
+    always = [column.name for column in evm_columns(table)]
+    for place, name in enumerate(names):
+        field = f"columns.{table}[{place}]"
+        if name in names[:place]:
+            raise ConfigFieldError(field, f"`{name}` is there twice", "Leave one of them out.")
+        if name in always:
+            raise ConfigFieldError(field, f"`{table}` has `{name}` in any case", "Leave it out.")
+        if name not in optional:
+            nearest = get_close_matches(name.lower(), optional, 1)
+            hint = f"Did you mean `{nearest[0]}`?" if nearest else f"There are {', '.join(optional)}."
+            raise ConfigFieldError(field, f"`{table}` has no optional column {name!a}", hint)
 
 
 class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
+    tuning = frozenset(
+        {
+            "rpc",
+            "chunk_blocks",
+            "batch_size",
+            "confirmations",
+            "max_requests_per_second",
+            "max_calls_per_second",
+            "retry_seconds",
+        }
+    )
+
     chain_id: Annotated[int, Meta(ge=1, le=2**63 - 1)]
     """The chain id that the nodes must report."""
     rpc: str = "default"
     """The name of one of the worker's RPC endpoints; not an address, since that may hold a key."""
-    tables: Annotated[tuple[EvmTable, ...], Meta(min_length=1, max_length=3)] = EVM_TABLES
-    """Output 0 is the first table, output 1 the second, and so on."""
-    chunk_blocks: Annotated[int, Meta(ge=1, le=100_000)] = 250
+    tables: Annotated[tuple[EvmIngestTable, ...], Meta(min_length=1, max_length=4)] = EVM_INGEST_TABLES
+    """Output 0 is the first table, output 1 the second, and so on. A table without an output is not read."""
+    columns: EvmColumnChoice | None = None
+    """By table, the optional columns that its files have after the others."""
+    filter: EvmLogFilter | None = None
+    """Reads only logs of these contracts or with these topics, and the blocks that they are in."""
+    chain_kind: ChainKind = "ethereum"
+    """The kind of chain: what the next three are unless they are set."""
+    log_index: Literal["strict", "renumber", "as_given"] | None = None
+    """Whether logs must be numbered from 0 without a gap, get their place in the block, or keep their numbers."""
+    phantom_transactions: Literal["fail", "drop"] | None = None
+    """Transactions of a block without a receipt: an error of the node, or left out."""
+    missing_fields: Literal["fail", "null"] | None = None
+    """Value, input, gas or nonce missing from a transaction of a type beyond 4: an error, or null."""
+    chunk_blocks: Annotated[int, Meta(ge=1, le=100_000)] = _USUAL_CHUNK
     """Blocks that are read together and go into one file."""
     batch_size: Annotated[int, Meta(ge=1, le=1000)] = 20
     """The most calls in one HTTP request."""
@@ -101,22 +167,61 @@ class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
     """How long nodes are retried without progress before the attempt fails."""
 
     def __post_init__(self) -> None:
-        if not _RPC_NAME.fullmatch(self.rpc):  # never repeated in the message: an address may hold a key
-            raise ConfigFieldError(
-                "rpc",
-                "it must be a name like `archive`, not an address: addresses go to TRACE_RPC_<NAME> or HOME/rpc.toml,"
-                " never into a DAG",
-            )
+        check_rpc_name(self.rpc)
         if len(set(self.tables)) != len(self.tables):
             raise ValueError("`tables` names a table twice")
+        for table in EVM_INGEST_TABLES:
+            check_columns(self.tables, table, self._chosen_columns(table))
+        if self.filter is not None:
+            self._check_filter(self.filter)
+
+    def _check_filter(self, log_filter: EvmLogFilter) -> None:
+        log_filter.check()
+        if not {"logs"} <= {*self.tables} <= {"logs", "blocks"}:
+            raise ConfigFieldError(
+                "tables", "with a filter there are logs, and the blocks that they are in", "Use `tables: [logs]`."
+            )
+        if self.preset.log_index == "renumber":
+            raise ConfigFieldError(
+                "log_index" if self.log_index else "chain_kind",
+                "`log_index: renumber` needs all logs of a block, and a filter reads some of them",
+                "Use `log_index: as_given`.",
+            )
+        if self.chunk_blocks != _USUAL_CHUNK:
+            raise ConfigFieldError(
+                "chunk_blocks", "with a filter, chunks are those of the filter", "Use `filter: {chunk_blocks: ...}`."
+            )
+
+    @property
+    def blocks_per_chunk(self) -> int:
+        return self.chunk_blocks if self.filter is None else self.filter.chunk_blocks
+
+    @property
+    def preset(self) -> ChainPreset:
+        """That of the kind of chain, with what the job sets itself."""
+        kind = CHAIN_PRESETS[self.chain_kind]
+        return ChainPreset(
+            self.log_index or kind.log_index,
+            self.phantom_transactions or kind.phantom_transactions,
+            self.missing_fields or kind.missing_fields,
+        )
+
+    def _chosen_columns(self, table: EvmIngestTable) -> tuple[str, ...]:
+        return () if self.columns is None else getattr(self.columns, table)
+
+    def optional_columns(self, table: EvmIngestTable) -> tuple[str, ...]:
+        """The chosen ones, in the order of the files."""
+        names = self._chosen_columns(table)
+        return tuple(column.name for column in EVM_OPTIONAL_COLUMNS[table] if column.name in names)
 
     def result(self, output_index: int, inputs: Sequence[JobInput]) -> ResultColumns | None:  # noqa: ARG002
         if output_index >= len(self.tables):
             return None
-        return ResultColumns(DatasetColumns(columns=EVM_COLUMNS[self.tables[output_index]]))
+        table = self.tables[output_index]
+        return ResultColumns(DatasetColumns(columns=evm_columns(table, self._chosen_columns(table))))
 
     def writes(self) -> Writes:
-        chosen_tables = self.tables != EVM_TABLES
+        chosen_tables = self.tables != EVM_INGEST_TABLES
         # A table without an output is not written.
         return Writes(len(self.tables), 0, f"tables: [{', '.join(self.tables)}]" if chosen_tables else "", "tables")
 
@@ -124,7 +229,7 @@ class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
 SPEC = OperatorSpec(
     "evm_ingest",
     EvmIngestConfig,
-    "Reads a range of blocks of an EVM chain by JSON-RPC: `blocks`, `transactions`, `logs`.",
+    "Reads a range of blocks of an EVM chain by JSON-RPC: `blocks`, `transactions`, `logs`, `traces`.",
     runtimes=WORKERS,
     output_storage="s3",
     only_files=True,

@@ -210,4 +210,5 @@ SPEC = OperatorSpec(
     "Fetches JSON or CSV over HTTP and writes its records as rows.",
     runtimes=WORKERS,
     output_storage="s3",
+    checks="unit",
 )

@@ -17,10 +17,28 @@ FINDING_COLUMNS = DatasetColumns(
     )
 )
 
+IntegrityCheck = Literal[
+    "gap",
+    "duplicate_block",
+    "parent_hash",
+    "timestamp",
+    "transaction_index",
+    "duplicate_transaction",
+    "transaction_block",
+    "gas_used",
+    "transaction_count",
+    "log_index",
+    "log_block",
+    "log_transaction",
+    "log_count",
+]
+
 
 class IntegrityCheckConfig(OperatorConfig, frozen=True, kw_only=True):
     fail_on: Literal["error", "warning", "never"] = "error"
     """The task fails for good on a finding of at least this severity. `never`: findings are only written."""
+    ignore: tuple[IntegrityCheck, ...] = ()
+    """Checks that are not made, for chains of which they are not true."""
 
     def writes(self) -> Writes:
         return Writes(1)

@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from tracelake.catalogue.block_follower import SPEC as BLOCK_FOLLOWER
+from tracelake.catalogue.compact import SPEC as PARQUET_COMPACT
 from tracelake.catalogue.decode import SPEC as DECODE_LOGS
 from tracelake.catalogue.evm import ALIAS as CRYO_INGEST
 from tracelake.catalogue.evm import SPEC as EVM_INGEST
@@ -12,6 +14,7 @@ from tracelake.catalogue.integrity import SPEC as INTEGRITY_CHECK
 from tracelake.catalogue.spec import WORKERS, OperatorConfig, OperatorSpec
 from tracelake.catalogue.sql.config import SPEC as SPARK_SQL
 from tracelake.catalogue.sql.query_config import SPEC as QUERY
+from tracelake.catalogue.token_metadata import SPEC as TOKEN_METADATA
 from tracelake.catalogue.webhook_rows import SPEC as WEBHOOK_ROWS
 from tracelake.model.runtime import DISPATCHER, LAMBDA
 
@@ -56,6 +59,7 @@ class UdfConfig(OperatorConfig, frozen=True, kw_only=True):
 
 
 SPECS = (
+    BLOCK_FOLLOWER,
     CRYO_INGEST,
     DECODE_LOGS,
     EVM_INGEST,
@@ -68,6 +72,7 @@ SPECS = (
         control=True,
         fills_tables=True,
     ),
+    PARQUET_COMPACT,
     QUERY,
     OperatorSpec(
         "range_aggregator",
@@ -100,6 +105,7 @@ SPECS = (
         runtimes=WORKERS,
         only_events=True,
     ),
+    TOKEN_METADATA,
     OperatorSpec(
         "udf",
         UdfConfig,

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
 from tracelake.model.columns import UNKNOWN_COLUMNS, DatasetColumns
+from tracelake.model.dag import Schema
 from tracelake.model.runtime import DISPATCHER, LAMBDA
 
 WORKERS = frozenset({"ecs_platform"})
@@ -75,11 +76,29 @@ class OperatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def check_inputs(self, names: Sequence[str | None]) -> None:
         """Raises ConfigFieldError if the config does not fit the inputs, given by their datasets' names, if known."""
 
+    @property
+    def joins_inputs(self) -> bool:
+        """Whether a task needs all inputs of its job. A task of `PerUpdate` has the one whose event created it."""
+        return False
+
     def writes(self) -> Writes | None:
         """None: as many tables as the job has outputs."""
 
     def result(self, output_index: int, inputs: Sequence[JobInput]) -> ResultColumns | None:
         """The columns of an output, from those of the inputs; None: unknown before the operator runs."""
+
+    def table(self, output_index: int) -> Schema | None:  # noqa: ARG002
+        """The table that the operator writes directly as this output, if its columns are fixed. `unique` begins with
+        the position of a row, a whole number such as a block number; ranges of it are replaced and read."""
+        return None
+
+    tuning: ClassVar[frozenset[str]] = frozenset()
+    """Fields that change no row, only how rows are read. A change of them makes files of a live dataset not anew."""
+
+    @property
+    def seals_units(self) -> bool:
+        """Whether the tables that it writes are those of live datasets: rows become final, and then files."""
+        return False
 
     def named_columns(self) -> Mapping[str, Sequence[str]]:
         """Fields of the config that name columns of the one output, with the names."""
@@ -106,13 +125,15 @@ class OperatorSpec:
     only_events: bool = False
     """It emits events and no rows, so none of its outputs can be a buffered dataset."""
     fills_tables: bool = False
-    """Its tasks may write a table themselves (`storage: postgres` that is not buffered). Never untrusted code."""
+    """Its tasks may write a table themselves (`write_mode: direct`). Never code or SQL of users: such an operator is
+    `trusted` if it has a table (`OperatorConfig.table`)."""
     trusted: bool = False
     """It runs the platform's own code and treats users' text as data: tasks of several orgs may share a process."""
 
-    checks: Literal["none", "rows", "sql"] = "none"
-    """What `checks` its outputs may have, besides those about time. `rows`: those without SQL of users, since it
-    runs in a process that orgs share."""
+    checks: Literal["none", "unit", "rows", "sql"] = "none"
+    """What `checks` its outputs may have, besides those about time. `unit`: those that need nothing but the rows of the
+    unit, since it runs without Spark. `rows`: those without SQL of users, since it runs in a process that orgs share.
+    """
     reads_deliveries: bool = False
     """Its input is a webhook source of the same DAG with `unit: delivery`: it reads the bodies."""
     internal: bool = False

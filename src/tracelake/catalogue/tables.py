@@ -12,7 +12,9 @@ import msgspec
 from tracelake.model.dag import Column, ColumnType, Schema
 
 RESERVED = frozenset({"org_id", "_task_id", "_publish_seq", "_line", "_commit_seq"})
-"""Columns that every table has besides the declared ones."""
+"""Columns that the table of every buffered dataset has besides the declared ones."""
+DIRECT_RESERVED = frozenset({"org_id", "_task_id", "_scope", "_commit_seq"})
+"""Those of a table that tasks write directly."""
 SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 """Names that Postgres reserves in every table."""
 MAX_UNIQUE = 31
@@ -115,7 +117,13 @@ def grow_table(old: Schema | None, declared: Schema) -> TablePlan:
         for column in declared.columns
     ]
     columns += [column for column in old.columns if declared.column(column.name) is None and column.nullable]
-    return plan_table(old, Schema(columns=tuple(columns), unique=declared.unique, indexes=declared.indexes))
+    grown = Schema(
+        columns=tuple(columns),
+        unique=declared.unique,
+        indexes=declared.indexes,
+        newest_wins=declared.newest_wins,
+    )
+    return plan_table(old, grown)
 
 
 def _widest(before: Column, declared: Column) -> Column:

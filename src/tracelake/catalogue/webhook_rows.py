@@ -23,5 +23,6 @@ SPEC = OperatorSpec(
     "Turns the deliveries of a webhook source into rows.",
     runtimes=WORKERS,
     output_storage="s3",
+    checks="unit",
     reads_deliveries=True,
 )

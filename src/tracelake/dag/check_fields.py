@@ -78,8 +78,15 @@ _RELATIONSHIP = Fields(
     "a map: {column, to}",
 )
 _FRESHNESS = Fields(
-    {"max_age": Field(Duration(1, _YEAR), "How long ago the newest commit may be.", required=True)},
-    "a map: {max_age}",
+    {
+        "max_age": Field(Duration(1, _YEAR), "How old the dataset may be.", required=True),
+        "of": Field(
+            Choice(("commit", "data")),
+            "commit: how long ago the newest commit was. data: how old the newest block is that it has.",
+            default="commit",
+        ),
+    },
+    "a map: {max_age, of}",
 )
 
 KIND_FIELDS: dict[str, Field] = {
@@ -93,7 +100,7 @@ KIND_FIELDS: dict[str, Field] = {
     CheckKind.RELATIONSHIP.value: Field(
         _RELATIONSHIP, "Each value of the column exists in a column of another dataset."
     ),
-    CheckKind.FRESHNESS.value: Field(_FRESHNESS, "The newest commit is not older than that."),
+    CheckKind.FRESHNESS.value: Field(_FRESHNESS, "The newest commit, or the newest block, is not older than that."),
     CheckKind.SQL.value: Field(
         Text("a query", max_length=_MAX_QUERY),
         "A SELECT that returns the offending rows. The rows of the unit are the relation `output`.",

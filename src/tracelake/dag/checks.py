@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracelake.catalogue import CATALOGUE
+from tracelake.catalogue.check_values import UNIT_KINDS
 from tracelake.dag.check_columns import check_known_columns
 from tracelake.dag.check_fields import KIND_FIELDS
 from tracelake.dag.draft import CheckDraft, Draft, InputDraft, JobDraft, PublishDraft
 from tracelake.dag.edges import resolve_dataset
 from tracelake.dag.inference import ColumnInference
-from tracelake.dag.kinds import INVALID, Record
+from tracelake.dag.kinds import INVALID, DocumentPlace, Record
 from tracelake.dag.nodes import MapNode
 from tracelake.dag.problems import one_of, shown
 from tracelake.model.dag import CheckKind, OutputAddress, OutputCheck
@@ -110,11 +111,24 @@ def _check_output(draft: Draft, check: CheckDraft) -> bool:
         message = f"Rows of `{operator.name}` are not checked while they are written (job `{check.output.job}`)."
         place.problem("check_operator", message, hint)
         return False
+    if operator.checks == "unit":
+        return _check_alone(check, operator.name, place, hint)
     if check.kind is CheckKind.SQL:
         message = f"`{operator.name}` runs in a process that orgs share, in which no query of a user runs."
         place.problem("check_operator", message, f"Use another kind of check. Or: {hint}")
         return False
     return True
+
+
+def _check_alone(check: CheckDraft, operator: str, place: DocumentPlace, hint: str) -> bool:
+    """Whether the rows of a unit are enough to evaluate it."""
+    of_dataset = check.kind is CheckKind.UNIQUE and check.record.get("scope") == "dataset"
+    if check.kind in UNIT_KINDS and not of_dataset:
+        return True
+    what = "`unique` with `scope: dataset`" if of_dataset else f"`{check.kind}`"
+    message = f"`{operator}` runs without Spark and sees the rows of its unit alone, so {what} cannot be evaluated."
+    (check.record.at("scope") if of_dataset else place).problem("check_operator", message, hint)
+    return False
 
 
 def _check_shape(check: CheckDraft, *, report: bool) -> bool:
@@ -145,6 +159,13 @@ def _check_shape(check: CheckDraft, *, report: bool) -> bool:
         good = good and (kind is CheckKind.ROW_COUNT or "column" in below.values)
     elif kind in (CheckKind.ACCEPTED_VALUES, CheckKind.RELATIONSHIP, CheckKind.FRESHNESS):
         good = good and all(name in record.values[kind].values for name in _REQUIRED[kind])
+        if _is_of_data(check) and check.entry is not None and check.entry.buffered:
+            good = False
+            if report:
+                message = "Commits of a buffered dataset do not record the times of blocks."
+                record.values[kind].at("of").problem(
+                    "check_kind", message, "Leave it out, or check a dataset in files."
+                )
     if kind is CheckKind.ACCEPTED_VALUES and good and None in record.values[kind].values["values"]:
         good = False
         if report:
@@ -201,7 +222,13 @@ def _default_name(check: CheckDraft) -> str:
     words = [check.kind.value, *columns_of(check)]
     if check.kind is CheckKind.RELATIONSHIP:
         words.append(check.record.values[check.kind].values["to"].values["dataset"])
+    elif _is_of_data(check):
+        words.append("data")
     return "_".join(words).lower()[:_MAX_NAME].strip("_")
+
+
+def _is_of_data(check: CheckDraft) -> bool:
+    return check.kind is CheckKind.FRESHNESS and check.record.values[check.kind].get("of") == "data"
 
 
 def columns_of(check: CheckDraft) -> tuple[str, ...]:
@@ -288,5 +315,7 @@ def _own_fields(kind: CheckKind, value: Any) -> Iterator[tuple[str, Any]]:
         yield "target", target.values["column"]
     elif kind is CheckKind.FRESHNESS:
         yield "max_age_seconds", value.values["max_age"]
+        if value.get("of") == "data":
+            yield "age_of", "data"
     elif kind is CheckKind.SQL:
         yield "query", value

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tracelake.catalogue import read_config
+from tracelake.catalogue import CATALOGUE, read_config
 from tracelake.dag.places import located
 from tracelake.dag.problems import DagInvalidError
 from tracelake.dag.reader import TypedDag, read_typed_dag
@@ -92,6 +92,7 @@ def answer_bytes(body: bytes) -> bytes:
 def prepare() -> Callable[[bytes], bytes]:
     import tracelake.catalogue.sql.gate  # noqa: F401 - now, so that no document waits for it
 
+    CATALOGUE.plugins  # noqa: B018 - the same
     return answer_bytes
 
 

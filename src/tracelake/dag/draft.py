@@ -111,6 +111,11 @@ class PublishDraft:
     def buffered(self) -> bool:
         return bool(self.record.get("write_mode") == "buffered")
 
+    @property
+    def live(self) -> bool:
+        """It is files up to a boundary and a table above it."""
+        return bool(self.record.get("storage") == "live") and not self.buffered
+
 
 @dataclass(slots=True)
 class CheckDraft:

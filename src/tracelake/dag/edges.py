@@ -121,11 +121,16 @@ def resolve_dataset(draft: Draft, origin: Record, resolved: InputDraft, *, repor
         resolved.output = entry.writers[0]
         return True
     dataset = draft.surroundings.datasets.get(name)
-    if dataset is not None and (dataset.owner_dag is None or dataset.owner_dag != draft.name):
+    is_removed = dataset is not None and dataset.is_removed
+    if dataset is not None and not is_removed and (dataset.owner_dag is None or dataset.owner_dag != draft.name):
         resolved.dataset = name
         return True
     place = origin.at("dataset")
     if not report:
+        return False
+    if dataset is not None and is_removed:
+        message = f"The dataset {shown(name)} was removed with the DAG `{dataset.owner_dag}`."
+        place.problem("unknown_dataset", message, f"Restore it: `trace remove --undo {dataset.owner_dag}`.")
         return False
     if dataset is not None:
         message = f"This DAG made the dataset {shown(name)} before, but does not publish it in this document."

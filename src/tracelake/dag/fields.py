@@ -270,11 +270,14 @@ PUBLISH = Fields(
     {
         "from": Field(
             OneOrMany(ListOf(OUTPUT, 1, MAX_WRITERS, whole=False)),
-            "The output that the name stands for; a list for a buffered dataset.",
+            "The output that the name stands for; a list for a buffered or a live dataset.",
             required=True,
         ),
         "storage": Field(
-            Choice(("postgres", "s3", "none")), "Where its rows live; none: it is events without rows.", required=True
+            Choice(("postgres", "s3", "live", "none")),
+            "Where its rows are: in a table (postgres), in files (s3), or in files up to a boundary and in a table "
+            "above it (live); none: it is events without rows.",
+            required=True,
         ),
         "write_mode": Field(
             Choice(("buffered", "direct")),
@@ -287,6 +290,12 @@ PUBLISH = Fields(
             "Of a buffered dataset, when rows have the same `unique` values: the last one published stays (update), "
             "or the first one (nothing), or the one with the highest value of a column ({newest: column}).",
             default="update",
+        ),
+        "on_change": Field(
+            Choice(("rebuild", "keep")),
+            "Of a buffered dataset, when a job that writes it changes: its new rows are built beside the old ones and "
+            "take their place at the cutover (rebuild), or the old ones stay in the table as well (keep).",
+            default="rebuild",
         ),
         "writers": Field(
             ListOf(NAME, 0, MAX_WRITERS, distinct=True),
@@ -302,12 +311,47 @@ PUBLISH = Fields(
     "a published dataset: {from, storage}",
 )
 
+CHAIN_TABLES = ("blocks", "transactions", "logs")
+
+CHAIN = Fields(
+    {
+        "name": Field(NAME, "What the names of its jobs begin with.", required=True),
+        "chain_id": Field(Integer(1, 2**63 - 1), "The chain id that the nodes must report.", required=True),
+        "rpc": Field(Text("a name", max_length=64), "Name of the endpoints of its nodes.", default="default"),
+        "start": Field(Integer(0, 2**32 - 1), "The first block; the head without it."),
+        "publish": Field(
+            Fields({table: Field(NAME, f"Name of the dataset of {table}.") for table in CHAIN_TABLES}),
+            "The tables that are read, with the names of their datasets; all three, each by its own name, without it.",
+        ),
+        "unit_blocks": Field(Integer(1, 1_000_000), "How many blocks a unit of files has.", default=1000),
+        "finality_depth_blocks": Field(
+            Integer(1, 10_000), "Blocks this far below the head are final and become files.", default=64
+        ),
+        "max_reorg_depth": Field(
+            Integer(1, 10_000),
+            "The most blocks that a reorganisation may replace; those that are not final by default.",
+        ),
+        "poll_max_seconds": Field(
+            Integer(1, 3600), "The longest time between two looks at the head, in seconds.", default=15
+        ),
+        "columns": Field(FreeMap(), "By table, optional columns, as of evm_ingest."),
+        "chain_kind": Field(Text("a kind of chain", max_length=64), "The kind of chain, as of evm_ingest."),
+        "runtime": Field(Text("a runtime", "[a-z][a-z0-9_-]{0,63}", 64), "Where its jobs run."),
+    },
+    "a chain: {name, chain_id}",
+)
+
 DOCUMENT = Fields(
     {
         "name": Field(NAME, "Name of the DAG, once in the org.", required=True),
         "defaults": Field(DEFAULTS, "Fields for every job that does not say otherwise."),
-        "jobs": Field(ListOf(JOB, 1, MAX_JOBS, whole=False), "The jobs.", required=True),
+        "chains": Field(
+            ListOf(CHAIN, 1, 16, whole=False),
+            "Chains that are read from a first block to the head and followed there.",
+        ),
+        "jobs": Field(ListOf(JOB, 1, MAX_JOBS, whole=False), "The jobs; a document has these or `chains`, or both."),
         "publish": Field(PublishKind(), "Outputs that have a name: map of dataset name to entry."),
     },
     "a map with `name` and `jobs`",
+    rule=lambda: {"anyOf": [{"required": ["jobs"]}, {"required": ["chains"]}]},
 )

@@ -71,7 +71,7 @@ class ColumnInference:
     def of_output(self, address: OutputAddress) -> DatasetColumns:
         """The columns that a reader of the output sees."""
         entry = self.draft.publishers.get(address)
-        if entry is not None and entry.buffered:
+        if entry is not None and (entry.buffered or entry.live):
             return UNKNOWN_COLUMNS if entry.schema is None else self._of_schema(entry.schema)
         inferred = self.outputs.get(address)
         if inferred is None and entry is not None and entry.schema is not None:

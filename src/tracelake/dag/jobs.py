@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tracelake.catalogue import OperatorSpec, UdfConfig, document_operators, read_config
+from tracelake.catalogue import CATALOGUE, OperatorSpec, UdfConfig, document_operators, missing_operator, read_config
 from tracelake.catalogue.spec import ConfigFieldError
 from tracelake.dag.columns import check_column
 from tracelake.dag.draft import Draft, JobDraft, PublishDraft
@@ -117,7 +117,12 @@ def _operator(job: JobDraft) -> OperatorSpec | None:
     spec = operators.get(name) if name is not None else None
     if name is not None and spec is None:
         place = job.record.at("operator")
+        if name in CATALOGUE.plugins:
+            hint = "Ask the operator of the platform; the log of the Dispatcher has the reason."
+            place.problem("unknown_operator", missing_operator(name), hint)
+            return None
         hint = place.problems.did_you_mean(name, operators) or f"There are {one_of(sorted(operators))}."
+        hint += " Restart the stack if you have just installed its package."
         place.problem("unknown_operator", f"There is no operator {shown(name)}.", hint)
     return spec
 
@@ -344,6 +349,12 @@ def _check_config_fits_inputs(draft: Draft, job: JobDraft, operator: OperatorSpe
     except ConfigFieldError as error:
         place = locate(record.at("config"), f".{error.field}", None)
         _refuse_config(place, f"{error}.", error.suggestion, error.offset)
+        return
+    per_update = not job.has_windows and job.setting("execution_strategy") != Strategy.PER_PARTITION
+    if config.joins_inputs and per_update and len({item.output or item.dataset for item in job.inputs}) > 1:
+        message = f"A task of PerUpdate has one input, and {operator.name} needs all {len(names)} of the job."
+        hint = "Use `execution_strategy: PerPartition`, or `units` and `read` (docs/windows.md)."
+        job.place_of("execution_strategy").problem("inputs_one_by_one", message, hint)
 
 
 def _check_config_fits_outputs(job: JobDraft, operator: OperatorSpec) -> None:

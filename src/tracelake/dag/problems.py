@@ -43,6 +43,7 @@ CODES = {
     "duplicate_publish": "The same output is published twice.",
     "duplicate_webhook_path": "Two sources have the same `webhook_path`.",
     "input_field": "This input does not have this field.",
+    "inputs_one_by_one": "Each task has one input of the job, and its operator needs all of them.",
     "invalid_value": "The text does not have the form that the field requires.",
     "key_not_text": "A key is a number, a boolean, null, a list or a map.",
     "missing_column": "The query does not return a column that must not be null.",

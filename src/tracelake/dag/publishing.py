@@ -15,6 +15,7 @@ from tracelake.model.runtime import DISPATCHER
 _OF_THE_OWNER = (
     "schema",
     "on_conflict",
+    "on_change",
     "max_queue_depth",
     "max_queue_age",
     "writers",
@@ -47,6 +48,7 @@ def read_publish(draft: Draft) -> None:
         # The other checks are for datasets of this DAG.
         if (not good_name or _check_owner(draft, entry)) and entry.owner is None:
             _check_shape(entry)
+            _derive_schema(draft, entry)
             if record.get("writers"):
                 _check_writers(draft, entry)
         draft.publish[name] = entry
@@ -58,6 +60,11 @@ def _check_owner(draft: Draft, entry: PublishDraft) -> bool:
     if dataset is None or draft.name is None:
         return True
     if dataset.owner_dag != draft.name:
+        if dataset.is_removed:
+            message = f"The dataset {shown(entry.name)} belongs to the DAG `{dataset.owner_dag}`, which was removed."
+            hint = f"Choose another name, or delete that DAG for good: `trace remove --purge {dataset.owner_dag}`."
+            entry.key.problem("dataset_owned", message, hint)
+            return False
         if dataset.owner_dag is not None and draft.name in dataset.writers:
             _check_granted(dataset, dataset.owner_dag, entry)
             return True
@@ -104,8 +111,8 @@ def _storage(draft: Draft, entry: PublishDraft) -> str | None:
 
 def _resolve_writers(draft: Draft, entry: PublishDraft) -> None:
     records: list[Record] = [record for record in entry.record.get("from", ()) if record is not INVALID]
-    if len(records) > 1 and not entry.buffered and not entry.record.bad("write_mode"):
-        message = f"{shown(entry.name)} has {len(records)} writers, which only a buffered dataset can have."
+    if len(records) > 1 and not entry.buffered and not entry.live and not entry.record.bad("write_mode"):
+        message = f"{shown(entry.name)} has {len(records)} writers, which only a buffered or live dataset can have."
         entry.record.at("from").problem("several_sources", message, "Set `write_mode: buffered`, or name one output.")
     for record in records:
         address = resolve_output(draft, record)
@@ -150,6 +157,13 @@ def _objection(operator: OperatorSpec, storage: str, buffered: bool, in_dispatch
         return "which writes no files", "Set `storage: none` to publish its events, or name a job that writes files."
     if storage == "none" and operator.output_storage != "none":
         return "which writes files, and `storage: none` is for events without rows", "Set `storage: s3`."
+    if storage == "live":
+        if operator.fills_tables or (operator.output_storage == "s3" and operator.trusted):
+            return None
+        return (
+            "which writes neither the table nor the files of a live dataset",
+            "Name a `block_follower`, and jobs of `evm_ingest` and `parquet_compact`.",
+        )
     if storage != "postgres":
         return None
     if operator.only_files:
@@ -162,8 +176,45 @@ def _objection(operator: OperatorSpec, storage: str, buffered: bool, in_dispatch
     if buffered and in_dispatcher:
         return "but in the Dispatcher, which makes events and no rows", "Run it on a runtime with workers."
     if not buffered and not operator.fills_tables:
-        return "which writes no tables by itself", "Add `write_mode: buffered`, or set `storage: s3`."
+        return (
+            "which writes no table directly: only operators of the platform do",
+            "Add `write_mode: buffered`, or set `storage: s3`.",
+        )
     return None
+
+
+def _derive_schema(draft: Draft, entry: PublishDraft) -> None:
+    """Give a table that an operator writes directly the columns that the operator has."""
+    record = entry.record
+    if entry.buffered or record.bad("write_mode") or record.get("storage") not in ("postgres", "live"):
+        return
+    writers = [writer for writer in entry.writers if _fills_tables(draft, writer.job)]
+    if len(writers) != 1:
+        if entry.live and len(entry.writers) == len(record.get("from", ())):
+            message = f"One job writes the table of {shown(entry.name)}; here are {len(writers)} that write tables."
+            record.at("from").problem("several_sources", message, "Name one `block_follower`.")
+        return
+    (writer,) = writers
+    made_by = draft.by_name[writer.job]
+    operator = CATALOGUE[made_by.record.get("operator")]
+    config = made_by.config(operator)
+    schema = None if config is None else config.table(writer.output_index)
+    if config is None or schema is None:
+        return
+    if config.seals_units != entry.live:
+        seals = "makes files of final blocks" if config.seals_units else "keeps all blocks in the table"
+        hint = "Set `storage: live`." if config.seals_units else "Set `storage: postgres`, or add `config.unit_blocks`."
+        message = f"Job `{writer.job}` {seals}, which {shown(entry.name)} does not."
+        record.at("storage").problem("operator_storage", message, hint)
+    if record.has("schema"):
+        message = f"The columns of {shown(entry.name)} are those that `{made_by.record.get('operator')}` writes."
+        record.at("schema").problem("invalid_value", message, "Leave it out.")
+    entry.schema = schema
+
+
+def _fills_tables(draft: Draft, job: str) -> bool:
+    operator = CATALOGUE.get(draft.by_name[job].record.get("operator", ""))
+    return operator is not None and operator.fills_tables
 
 
 def _check_writers(draft: Draft, entry: PublishDraft) -> None:
@@ -202,7 +253,7 @@ def _check_shape(entry: PublishDraft) -> None:
         message = "A dataset of events has no rows, and so no schema."
         record.at("schema").problem("invalid_value", message, "Leave it out, or choose where its rows live.")
     if not entry.buffered:
-        for name in ("on_conflict", "max_queue_depth", "max_queue_age", "writers"):
+        for name in ("on_conflict", "on_change", "max_queue_depth", "max_queue_age", "writers"):
             if record.has(name):
                 message = f"Only a buffered dataset has `{name}`."
                 record.at(name).problem("invalid_value", message, "Leave it out, or set `write_mode: buffered`.")
@@ -216,7 +267,7 @@ def _check_shape(entry: PublishDraft) -> None:
     if schema is not None and len(schema.get("unique") or ()) > MAX_UNIQUE:
         message = f"The key of a buffered dataset has at most {MAX_UNIQUE} columns."
         schema.at("unique").problem("out_of_range", message)
-    if record.get("storage") in ("s3", "none"):
+    if record.get("storage") in ("s3", "live", "none"):
         record.at("write_mode").problem(
             "buffered_storage", "Only a dataset in postgres can be buffered.", "Set `storage: postgres`."
         )

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from tracelake.dag.chains import expand_chains
 from tracelake.dag.checks import JobChecks, compare_checks, read_checks
 from tracelake.dag.columns import MAX_COLUMNS
 from tracelake.dag.draft import Draft, JobDraft, PublishDraft
@@ -59,8 +60,11 @@ def read_typed_dag(text: bytes, surroundings: Surroundings) -> TypedDag:
     """The DAG with its columns. Raises DagInvalidError."""
     problems = ProblemList()
     root = parse(text, problems)
+    is_expanded = root is not None and expand_chains(root, problems)
     record = INVALID if root is None else DOCUMENT.read(DocumentPlace(root, "", problems))
-    if record is INVALID:
+    if record is not INVALID and not record.has("jobs") and not record.has("chains"):
+        record.missing("jobs")
+    if record is INVALID or not is_expanded:
         raise DagInvalidError(problems.sorted())
     draft, graph = _read_draft(record, surroundings)
     inference = ColumnInference(draft)
@@ -203,6 +207,7 @@ def _build_publish(entry: PublishDraft) -> Publish:
         schema=entry.schema if entry.owner is None else None,
         on_conflict=rule,
         version_column=None if newest is None else newest.values["newest"],
+        on_change=entry.record.get("on_change", "rebuild"),
         writers=tuple(sorted(entry.record.get("writers", ()))),
         max_queue_depth=entry.record.get("max_queue_depth"),
         max_queue_age_seconds=entry.record.get("max_queue_age"),

@@ -34,6 +34,8 @@ class KnownDataset:
     """What its current generation was deployed with; None: nothing was recorded."""
     units: UnitGrid | None = None
     """The grid that its units are on, if a job chose one."""
+    is_removed: bool = False
+    """Its DAG was removed: nobody reads it, and its name is taken until it is purged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,10 @@ from tracelake.dag.problems import shown
 from tracelake.dag.schedule import time_zone_names
 from tracelake.model.dag import Activation, Input, OutputAddress, ReadMode, UnitGrid
 
-WINDOW_OPERATORS = frozenset({"spark_sql"})
+WINDOW_OPERATORS = frozenset({"spark_sql", "token_metadata"})
 """Operators that can read more than the unit of their task."""
+BLOCK_WINDOW_OPERATORS = frozenset({"decode_logs", "integrity_check"})
+"""Operators that can have windows of blocks, and read just these."""
 _UTC = UnitGrid(by="blocks").time_zone
 _COLUMN_TYPE = re.compile(
     r"boolean|byte|short|int|integer|bigint|long|float|double|string|binary|date|timestamp"
@@ -89,7 +91,9 @@ def _check_job(job: JobDraft) -> None:
         place.problem("units_of_source", "A source announces its units as they come.", "Use it in a reactive job.")
         return
     operator = record.get("operator")
-    if operator is not None and operator not in WINDOW_OPERATORS:
+    if operator in BLOCK_WINDOW_OPERATORS:
+        _check_block_windows(job, place, operator)
+    elif operator is not None and operator not in WINDOW_OPERATORS:
         message = f"`{operator}` reads one unit at a time."
         place.problem("window_operator", message, "Use `operator: spark_sql`, or leave `units` and `read` out.")
     if record.has("execution_strategy"):
@@ -101,6 +105,17 @@ def _check_job(job: JobDraft) -> None:
     if not any(item.read in (ReadMode.UNIT, ReadMode.WINDOW, ReadMode.HISTORY) for item in job.inputs):
         hint = "Read one of them by `window` or `history`."
         place.problem("window_without_units", "No input says which units there are to compute.", hint)
+
+
+def _check_block_windows(job: JobDraft, place: DocumentPlace, operator: str) -> None:
+    units: Record | None = job.record.get("units")
+    if units is None or units.get("by") == "time":
+        message = f"`{operator}` works on blocks, in units of blocks."
+        place.problem("window_operator", message, "Use `units: {by: blocks, size: 100}`.")
+    for item in job.inputs:
+        if item.read is not ReadMode.WINDOW or (item.record is not None and item.record.get("lookback")):
+            message = f"`{operator}` reads the blocks of its unit."
+            item.place.problem("window_operator", message, "Leave `read` and `lookback` out.")
 
 
 def _check_input(draft: Draft, job: JobDraft, item: InputDraft) -> None:

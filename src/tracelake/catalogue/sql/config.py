@@ -76,6 +76,10 @@ class SparkSqlConfig(OperatorConfig, frozen=True, kw_only=True):
         text = finding.suggestion if hint is None else hint
         return ConfigFieldError("query", str(finding), text, offset_of(self.query, finding.line, finding.column))
 
+    @property
+    def joins_inputs(self) -> bool:
+        return True
+
     def writes(self) -> Writes:
         return Writes(1)
 

@@ -1,0 +1,59 @@
+"""Schemas of tables that operators with fixed columns write directly."""
+
+import re
+from collections.abc import Sequence
+
+from tracelake.model.columns import DatasetColumn
+from tracelake.model.dag import Column, ColumnType, Schema
+
+_TYPES = {
+    "boolean": ColumnType.BOOL,
+    "smallint": ColumnType.INT16,
+    "int": ColumnType.INT32,
+    "bigint": ColumnType.INT64,
+    "double": ColumnType.FLOAT64,
+    "string": ColumnType.TEXT,
+    "binary": ColumnType.BYTES,
+    "timestamp": ColumnType.TIMESTAMP,
+    "date": ColumnType.DATE,
+}
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+POSITION_TYPES = frozenset({ColumnType.INT16, ColumnType.INT32, ColumnType.INT64})
+
+
+def table_schema(columns: Sequence[DatasetColumn], unique: Sequence[str], *, newest_wins: bool = False) -> Schema:
+    """The table with these columns, given with types of Spark. `unique` begins with the position of a row. See Schema
+    about `newest_wins`."""
+    position, *key = unique
+    schema = Schema(
+        columns=tuple(_column(column, column.name in unique) for column in columns),
+        unique=tuple(unique),
+        indexes=((*key, position),) if newest_wins else (),
+        newest_wins=newest_wins,
+    )
+    if not has_position(schema):
+        raise ValueError(f"`unique` must begin with a column of a whole number: {', '.join(unique)}")
+    if newest_wins and not key:
+        raise ValueError(f"rows whose key is their position have one version: {position}")
+    return schema
+
+
+def can_hold(spark_type: str) -> bool:
+    """Whether a column of such a table may have this type of Spark."""
+    return spark_type in _TYPES or _DECIMAL.fullmatch(spark_type) is not None
+
+
+def has_position(schema: Schema) -> bool:
+    """Whether rows of the table have a position, so that tasks can write it directly."""
+    column = schema.column(schema.unique[0]) if schema.unique else None
+    return column is not None and column.type in POSITION_TYPES
+
+
+def _column(column: DatasetColumn, in_key: bool) -> Column:
+    nullable = column.nullable and not in_key
+    if match := _DECIMAL.fullmatch(column.type):
+        digits, scale = int(match[1]), int(match[2])
+        return Column(
+            name=column.name, type=ColumnType.DECIMAL, nullable=nullable, precision=digits, scale=scale or None
+        )
+    return Column(name=column.name, type=_TYPES[column.type], nullable=nullable)

@@ -1,0 +1,191 @@
+"""Expands the `chains` of a document: a chain from its first block to its head is four jobs and its datasets.
+
+- `NAME_head` follows the head into tables.
+- `NAME_ranges` cuts what lies before the tables into units, and `NAME_history` reads these into files.
+- `NAME_compact` makes files of units that are final.
+
+All write the same live datasets. The tree of the document gets these jobs as if they were written there, so everything
+behind this point knows jobs and datasets alone. Values that an author wrote keep their places for problems.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import NoneType
+
+from tracelake.catalogue.evm_columns import EVM_TABLES
+from tracelake.dag.fields import CHAIN, CHAIN_TABLES
+from tracelake.dag.kinds import INVALID, DocumentPlace, Record
+from tracelake.dag.nodes import ListNode, MapNode, ScalarNode, YamlNode
+from tracelake.dag.problems import ProblemList, shown
+
+UNIT_BLOCKS = 1000
+_RUNTIME = "ecs_platform"
+
+
+def expand_chains(root: YamlNode, problems: ProblemList) -> bool:
+    """Adds the jobs and datasets of all chains to the document. False if one of them is invalid: reading the document
+    reports it."""
+    if not isinstance(root, MapNode) or "chains" not in root.entries:
+        return True
+    chains = root.entries["chains"][1]
+    jobs, publish = (root.entries[name][1] if name in root.entries else None for name in ("jobs", "publish"))
+    if not isinstance(chains, ListNode) or not isinstance(jobs, ListNode | NoneType):
+        return False
+    if not isinstance(publish, MapNode | NoneType):
+        return False
+    for index, node in enumerate(chains.items):
+        own_problems = ProblemList()
+        record = CHAIN.read(DocumentPlace(node, f"chains[{index}]", own_problems))
+        if record is INVALID or own_problems:
+            return False
+        _Expansion(root, record).add(problems)
+    return True
+
+
+class _Expansion:
+    def __init__(self, root: MapNode, chain: Record) -> None:
+        self._root = root
+        self._chain = chain
+        self._place = chain.place.node
+        self._name: str = chain.values["name"]
+        names: Record | None = chain.get("publish")
+        datasets_by_table = dict.fromkeys(EVM_TABLES) if names is None else names.values
+        self._tables = [table for table in EVM_TABLES if table in datasets_by_table]
+        self._datasets = {table: datasets_by_table[table] or table for table in self._tables}
+
+    def add(self, problems: ProblemList) -> None:
+        jobs = self._list_at("jobs")
+        jobs.items += [self._head(), self._ranges(), self._history(), self._compact()]
+        publish = self._map_at("publish")
+        for index, (table, dataset) in enumerate(self._datasets.items()):
+            writers = [self._output(job, index) for job in ("head", "history", "compact")]
+            entry = self._map({"from": self._items(writers), "storage": self._text("live")})
+            key = self._at("publish", table, dataset)
+            if dataset in publish.entries:
+                place = DocumentPlace(key, self._chain.place.below("publish"), problems)
+                message = (
+                    f"The document publishes {shown(dataset)} already, in line {publish.entries[dataset][0].line}."
+                )
+                place.problem("duplicate_publish", message, f"Name it otherwise: `publish: {{{table}: ...}}`.")
+                continue
+            publish.entries[dataset] = (key, entry)
+
+    # --- jobs
+
+    def _head(self) -> MapNode:
+        tables = len(self._tables)
+        config = self._config(
+            "chain_id",
+            "rpc",
+            "start",
+            "finality_depth_blocks",
+            "max_reorg_depth",
+            "poll_max_seconds",
+            "columns",
+            "chain_kind",
+        )
+        config["unit_blocks"] = self._unit_blocks()
+        return self._job(
+            "head",
+            "block_follower",
+            {
+                "activation": self._text("source"),
+                "source": self._map({"kind": self._text("always_on")}),
+                "outputs": self._number(tables + 2),
+                "config": self._map(config),
+            },
+        )
+
+    def _ranges(self) -> MapNode:
+        config = {"size": self._unit_blocks(), "align": self._text("true")}
+        return self._job(
+            "ranges",
+            "range_splitter",
+            {
+                "activation": self._text("reactive"),
+                "runtime": self._text("dispatcher"),
+                "config": self._map(config),
+                "inputs": self._inputs("head", len(self._tables)),
+            },
+        )
+
+    def _history(self) -> MapNode:
+        config = self._config("chain_id", "rpc", "columns", "chain_kind")
+        return self._job("history", "evm_ingest", self._files("ranges", 0, config))
+
+    def _compact(self) -> MapNode:
+        files = self._files("head", len(self._tables) + 1, self._config("columns"))
+        return self._job("compact", "parquet_compact", files)
+
+    def _files(self, job: str, output_index: int, config: Mapping[str, YamlNode]) -> dict[str, YamlNode]:
+        return {
+            "activation": self._text("reactive"),
+            "execution_strategy": self._text("PerPartition"),
+            "inputs": self._inputs(job, output_index),
+            "outputs": self._number(len(self._tables)),
+            "config": self._map(config),
+        }
+
+    def _job(self, name: str, operator: str, fields: Mapping[str, YamlNode]) -> MapNode:
+        fields_of_job = {"name": self._text(f"{self._name}_{name}"), "operator": self._text(operator), **fields}
+        fields_of_job.setdefault("runtime", self._text(self._chain.get("runtime") or self._default_runtime()))
+        return self._map(fields_of_job)
+
+    def _default_runtime(self) -> str:
+        defaults = self._root.entries.get("defaults")
+        runtime = defaults[1].entries.get("runtime") if defaults and isinstance(defaults[1], MapNode) else None
+        return runtime[1].text if runtime and isinstance(runtime[1], ScalarNode) else _RUNTIME
+
+    def _config(self, *names: str) -> dict[str, YamlNode]:
+        """The settings of the chain that an operator takes too."""
+        config = {name: self._chain.at(name).node for name in names if self._chain.has(name)}
+        if self._tables != list(EVM_TABLES):
+            config["tables"] = self._items([self._text(table) for table in self._tables])
+        return config
+
+    def _unit_blocks(self) -> YamlNode:
+        return self._chain.at("unit_blocks").node if self._chain.has("unit_blocks") else self._number(UNIT_BLOCKS)
+
+    def _inputs(self, job: str, output_index: int) -> ListNode:
+        return self._items([self._map({"from": self._output(job, output_index)})])
+
+    def _output(self, job: str, output_index: int) -> MapNode:
+        return self._map({"job": self._text(f"{self._name}_{job}"), "output_index": self._number(output_index)})
+
+    # --- nodes, at the place of the chain
+
+    def _at(self, field: str, key: str, text: str) -> YamlNode:
+        record: Record | None = self._chain.get(field)
+        place = self._place if record is None or not record.has(key) else record.at(key).node
+        return ScalarNode(place.line, place.column, text=text)
+
+    def _text(self, text: str) -> ScalarNode:
+        return ScalarNode(self._place.line, self._place.column, text=text, plain=True)
+
+    def _number(self, number: int) -> ScalarNode:
+        return self._text(str(number))
+
+    def _map(self, entries: Mapping[str, YamlNode]) -> MapNode:
+        line, column = self._place.line, self._place.column
+        return MapNode(line, column, entries={key: (self._text(key), value) for key, value in entries.items()})
+
+    def _items(self, items: Sequence[YamlNode]) -> ListNode:
+        return ListNode(self._place.line, self._place.column, items=list(items))
+
+    def _list_at(self, key: str) -> ListNode:
+        entry = self._root.entries.get(key)
+        if entry is None or not isinstance(entry[1], ListNode):
+            entry = self._root.entries[key] = (self._text(key), self._items([]))
+        node = entry[1]
+        assert isinstance(node, ListNode)
+        return node
+
+    def _map_at(self, key: str) -> MapNode:
+        entry = self._root.entries.get(key)
+        if entry is None or not isinstance(entry[1], MapNode):
+            entry = self._root.entries[key] = (self._text(key), self._map({}))
+        node = entry[1]
+        assert isinstance(node, MapNode)
+        return node
+
+
+assert set(CHAIN_TABLES) == set(EVM_TABLES)
