@@ -14,19 +14,12 @@ import pyarrow as pa
 
 from tracelake.rows.reader import BadBatchError, BatchReader
 from tracelake.sink.fetch import Artifacts, fetch_batch
-from tracelake.sink.outcomes import (
-    Commit,
-    CommitResult,
-    Loaded,
-    OutdatedError,
-    Refusal,
-    RefusedRowsError,
-    StoreAwayError,
-)
+from tracelake.sink.outcomes import Commit, CommitResult, Loaded, OutdatedError, Refusal
 from tracelake.sink.parse import parse_batch
 from tracelake.sink.retrying import Retrying, StoppedError
 from tracelake.sink.store import TableStore
 from tracelake.sink.store_pool import StorePool
+from tracelake.storage.data_connection import RefusedRowsError, StoreAwayError
 from tracelake.wire.buffers import BufferBatch, BufferedDataset
 
 logger = logging.getLogger(__name__)

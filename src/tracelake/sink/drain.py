@@ -144,7 +144,10 @@ class DatasetDrain:
 
     async def _finish(self, received: Sequence[ReceivedBatch]) -> None:
         self._take_newer()
-        result = await self._commit(list({item.batch.publish_id: item.batch for item in received}.values()))
+        batches = list({item.batch.publish_id: item.batch for item in received}.values())
+        if self._has_new_writers(batches) and await self._has_changed():
+            self._take_newer()
+        result = await self._commit(batches)
         if result.refusals and await self._has_changed():
             # A schema that was deployed just now may accept the rows.
             self._take_newer()
@@ -164,8 +167,13 @@ class DatasetDrain:
                 sure = not await self._has_changed()
                 self._take_newer()
 
+    def _has_new_writers(self, batches: Sequence[BufferBatch]) -> bool:
+        """Whether a batch is of a writer that was not active yet: by now it may be, and its rows visible."""
+        nodes = {batch.unit.node_id for batch in batches if batch.unit is not None}
+        return not nodes.issubset(self.dataset.writers)
+
     async def _has_changed(self) -> bool:
-        """Whether the Dispatcher declares a newer schema."""
+        """Whether the Dispatcher declares a newer schema, or other writers."""
         newer = await self._reporter.find_newer(self.dataset)
         if newer is not None:
             self.follow(newer)

@@ -7,7 +7,7 @@ each has a drain of its own, and tables are created and migrated concurrently.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from uuid import UUID
 
@@ -19,12 +19,12 @@ from tracelake.sink.batch_commit import LargeBatches
 from tracelake.sink.config import SinkConfig
 from tracelake.sink.drain import DatasetDrain
 from tracelake.sink.fetch import Artifacts
-from tracelake.sink.outcomes import StoreAwayError
-from tracelake.sink.report import SinkCalls
+from tracelake.sink.report import SinkCalls, SinkReporter
 from tracelake.sink.retrying import Retrying, StoppedError
 from tracelake.sink.store import TableStore
 from tracelake.sink.store_pool import StorePool
-from tracelake.wire.buffers import BufferedDataset
+from tracelake.storage.data_connection import StoreAwayError
+from tracelake.wire.buffers import BufferedDataset, TablesDroppedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ class Sink:
         self._tables: dict[UUID, BufferedDataset] = {}
         """The declarations that this sink has applied to the tables."""
         self._changes: dict[UUID, asyncio.Task[None]] = {}
+        self._drops: dict[UUID, asyncio.Task[None]] = {}
+        """Tables of purged DAGs that are being dropped."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Runs until `stop`; messages held then become visible to other sinks."""
@@ -80,7 +82,7 @@ class Sink:
                     continue
         finally:
             stop.set()
-            at_work = [*(task for _, task in self._drains.values()), *self._changes.values()]
+            at_work = [*(task for _, task in self._drains.values()), *self._changes.values(), *self._drops.values()]
             at_work += [] if self._forgetting is None else [self._forgetting]
             await asyncio.gather(*at_work, return_exceptions=True)
             self._drains.clear()
@@ -88,7 +90,12 @@ class Sink:
 
     async def _look(self, stop: asyncio.Event) -> None:
         """Start drains and migrations for the datasets that the Dispatcher lists."""
-        for listed in (await self._calls.buffers()).datasets:
+        reply = await self._calls.buffers()
+        await self._leave(self._drains.keys() - {listed.dataset_uuid for listed in reply.datasets})
+        for dataset_uuid in reply.removed:
+            if dataset_uuid not in self._drops:
+                self._drops[dataset_uuid] = asyncio.create_task(self._drop(dataset_uuid, stop))
+        for listed in reply.datasets:
             dataset = msgspec.structs.replace(listed, backlog=None)
             running = self._drains.get(dataset.dataset_uuid)
             if running is None or running[1].done():
@@ -99,6 +106,36 @@ class Sink:
             if self._tables.get(dataset.dataset_uuid) != dataset and dataset.dataset_uuid not in self._changes:
                 # A deployed dataset gets its table before the first batch.
                 self._changes[dataset.dataset_uuid] = asyncio.create_task(self._follow(dataset.dataset_uuid, stop))
+
+    async def _leave(self, unlisted: Set[UUID]) -> None:
+        """End the drains of datasets that are purged. Batches that they hold become visible, and nobody merges them."""
+        ended: list[asyncio.Task[None]] = []
+        for dataset_uuid in unlisted:
+            ended.append(self._drains.pop(dataset_uuid)[1])
+            if (change := self._changes.get(dataset_uuid)) is not None:
+                ended.append(change)
+            self._declared.pop(dataset_uuid, None)
+            self._tables.pop(dataset_uuid, None)
+        for task in ended:
+            task.cancel()
+        await asyncio.gather(*ended, return_exceptions=True)
+
+    async def _drop(self, dataset_uuid: UUID, stop: asyncio.Event) -> None:
+        """Drop a table and report it, however long it takes. A thread that still merges into it has its lock."""
+        retrying = Retrying(str(dataset_uuid), self._config.backoff, stop, lambda _: None)
+        try:
+            await retrying.until_done(lambda: self._stores.run(lambda store: store.drop(dataset_uuid)))
+            request = TablesDroppedRequest(dataset_uuids=[dataset_uuid])
+            await retrying.until_done(lambda: self._calls.tables_dropped(request))
+            logger.info("a table of a purged DAG is dropped", extra={"dataset_uuid": str(dataset_uuid)})
+        except StoppedError:
+            return
+        except Exception:
+            logger.exception("a table cannot be dropped", extra={"dataset_uuid": str(dataset_uuid)})
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), _AGAIN_SECONDS)
+        finally:
+            del self._drops[dataset_uuid]
 
     async def _follow(self, dataset_uuid: UUID, stop: asyncio.Event) -> None:
         """Migrate the table to its last declaration, however long it takes."""
@@ -112,7 +149,9 @@ class Sink:
             return dataset
 
         try:
-            self._tables[dataset_uuid] = await retrying.until_done(lambda: self._stores.run(follow))
+            dataset = await retrying.until_done(lambda: self._stores.run(follow))
+            await self._announce(dataset, retrying)
+            self._tables[dataset_uuid] = dataset
             logger.info("a table is kept", extra=context)
         except StoppedError:
             return
@@ -122,6 +161,19 @@ class Sink:
                 await asyncio.wait_for(stop.wait(), _AGAIN_SECONDS)
         finally:
             del self._changes[dataset_uuid]
+
+    async def _announce(self, dataset: BufferedDataset, retrying: Retrying) -> None:
+        """Report changes of writers, also those of a sink that died before it could."""
+        commits = await retrying.until_done(
+            lambda: self._stores.run(lambda store: store.find_unannounced(dataset.dataset_uuid))
+        )
+        reporter = SinkReporter(dataset, self._calls, retrying, lambda _: None)
+        for commit in commits:
+            await reporter.announce(commit)
+        if commits:
+            await retrying.until_done(
+                lambda: self._stores.run(lambda store: store.mark_announced(dataset.dataset_uuid, commits))
+            )
 
     async def _forget(self) -> None:
         """Delete a limited number of old records; the next round continues."""

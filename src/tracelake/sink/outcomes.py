@@ -1,23 +1,15 @@
-"""The possible outcomes of committing batches, and the errors of Postgres data."""
+"""The possible outcomes of committing batches, and the errors on the way."""
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
 from tracelake.rows.reader import BadBatchError
 from tracelake.wire.buffers import BufferBatch
 
-Run: TypeAlias = Callable[..., list[tuple[Any, ...]]]
-"""Runs a statement with its parameters in the open transaction; returns its rows."""
-
-
-class StoreAwayError(Exception):
-    """Postgres data cannot do it now; retry later. `lasting` if an operator has to intervene first."""
-
-    def __init__(self, text: str, *, lasting: bool = False) -> None:
-        super().__init__(text)
-        self.lasting = lasting
+CommitRange: TypeAlias = tuple[int, int]
+"""The first and the last of some commits."""
 
 
 class StagingLostError(Exception):
@@ -26,10 +18,6 @@ class StagingLostError(Exception):
 
 class OutdatedError(Exception):
     """The table has a newer schema than the one of the caller."""
-
-
-class RefusedRowsError(Exception):
-    """Postgres refuses rows that passed the reader; the text is that of Postgres and contains no statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +46,10 @@ class Commit:
     """The size of the table after this commit; None for a commit made earlier."""
     dropped: Set[UUID] = frozenset()
     """Batches that a user dropped: they are done, and their rows are not in the table."""
+    hidden: bool = False
+    """Nothing of it is visible yet, and nothing went."""
+    gone: tuple[CommitRange, ...] = ()
+    """Earlier commits whose rows went with this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 from uuid import UUID
 
@@ -19,6 +20,9 @@ from tracelake.wire.buffers import (
     BufferRejectedReply,
     BufferRejectedRequest,
     BuffersReply,
+    GoneCommits,
+    TablesDroppedReply,
+    TablesDroppedRequest,
 )
 
 logger = logging.getLogger(__name__)
@@ -29,6 +33,7 @@ class SinkCalls(Protocol):
     async def buffer_open(self, request: BufferOpenRequest) -> BufferOpenReply: ...
     async def buffer_committed(self, request: BufferCommittedRequest) -> BufferCommittedReply: ...
     async def buffer_rejected(self, request: BufferRejectedRequest) -> BufferRejectedReply: ...
+    async def tables_dropped(self, request: TablesDroppedRequest) -> TablesDroppedReply: ...
 
 
 class SinkReporter:
@@ -72,6 +77,8 @@ class SinkReporter:
             publish_ids=list(commit.publish_ids),
             table_bytes=commit.table_bytes,
             dropped=sorted(commit.dropped),
+            hidden=commit.hidden,
+            gone=[GoneCommits(first=first, last=last) for first, last in commit.gone],
         )
         try:
             await self._retrying.until_done(lambda: self._calls.buffer_committed(request))
@@ -83,7 +90,7 @@ class SinkReporter:
             if len(commit.publish_ids) > 1:
                 for publish_id in commit.publish_ids:
                     dropped = commit.dropped & {publish_id}
-                    await self.announce(Commit(commit.commit_seq, (publish_id,), commit.table_bytes, dropped))
+                    await self.announce(replace(commit, publish_ids=(publish_id,), dropped=dropped))
         self._signal("announced")
 
     async def reject(self, refusal: Refusal) -> None:

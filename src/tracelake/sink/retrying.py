@@ -8,7 +8,7 @@ from typing import TypeVar
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.model.backoff import Backoff
 from tracelake.ports import QueueUnavailableError
-from tracelake.sink.outcomes import StoreAwayError
+from tracelake.storage.data_connection import StoreAwayError
 
 logger = logging.getLogger(__name__)
 

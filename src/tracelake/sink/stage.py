@@ -9,7 +9,8 @@ import secrets
 from tracelake.model.buffered import quoted
 from tracelake.model.dag import Schema
 from tracelake.rows.values import kind_of
-from tracelake.sink.outcomes import Run, StagingLostError
+from tracelake.sink.outcomes import StagingLostError
+from tracelake.storage.data_connection import Run
 from tracelake.wire.buffers import BufferedDataset
 
 _STAGING_HOURS = 24

@@ -5,61 +5,75 @@ their batches and the number of the commit, so a batch that is committed again i
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
 from uuid import UUID
 
-import adbc_driver_manager
 import pyarrow as pa
 
-from tracelake.model.buffered import patient, quoted
-from tracelake.sink import ddl, merge, stage
-from tracelake.sink.outcomes import Commit, Loaded, RefusedRowsError, Run, StoreAwayError
+from tracelake.model.buffered import quoted
+from tracelake.sink import merge, stage
+from tracelake.sink.changes import find_unannounced, mark_announced
+from tracelake.sink.outcomes import Commit, Loaded
+from tracelake.sink.writers import switch_writers
+from tracelake.storage import table_ddl
+from tracelake.storage.data_connection import (
+    CHANGE_SECONDS,
+    LOCK_SECONDS,
+    DataConnection,
+    RefusedRowsError,
+    Run,
+    StoreAwayError,
+)
+from tracelake.storage.table_removal import drop_table, forget_removed
 from tracelake.wire.buffers import BufferBatch, BufferedDataset
-
-if TYPE_CHECKING:
-    from adbc_driver_manager.dbapi import Connection
-
-_LOCK_SECONDS = 30.0
-_CHANGE_SECONDS = 2.0
-_ROWS = ("21", "22", "23", "54")
-"""Classes of SQLSTATE that blame the rows."""
-_TEMPORARY = ("", "08", "25", "40", "53", "55", "57", "58")
-"""Transient classes: connections, locks, conflicts, a full disk, a server that starts."""
 
 
 class TableStore:
     """One connection to Postgres data, opened on demand and reopened after a failure."""
 
-    def __init__(self, dsn: str, lock_seconds: float = _LOCK_SECONDS) -> None:
-        self._dsn = dsn
-        self._lock_seconds = lock_seconds
-        self._connection: Connection | None = None
-        self._definitions: dict[UUID, str] = {}
+    def __init__(self, dsn: str, lock_seconds: float = LOCK_SECONDS) -> None:
+        self._connection = DataConnection(dsn, lock_seconds)
+        self._declarations: dict[UUID, BufferedDataset] = {}
         self._staged: dict[UUID, str] = {}
 
     def close(self) -> None:
-        if self._connection is not None:
-            with suppress(adbc_driver_manager.Error):
-                self._connection.close()
-        self._connection = None
+        self._connection.close()
         self._staged.clear()
 
     def follow(self, dataset: BufferedDataset) -> bool:
         """Create or migrate the table to the schema; returns whether anything changed."""
-        definition = ddl.definition(dataset)
-        if self._definitions.get(dataset.dataset_uuid) == definition:
+        if self._declarations.get(dataset.dataset_uuid) == dataset:
             return False
-        lock_seconds = min(self._lock_seconds, _CHANGE_SECONDS)
+        lock_seconds = min(self._connection.lock_seconds, CHANGE_SECONDS)
         try:
             with self._transaction() as run:
-                changed = ddl.apply_schema(run, dataset, lock_seconds)
+                changed = table_ddl.apply_schema(run, dataset, lock_seconds)
             with self._transaction() as run:
-                ddl.build_indexes(run, dataset, lock_seconds)
-        except ddl.TableRefusedError as error:
+                table_ddl.build_indexes(run, dataset, lock_seconds)
+            with self._transaction() as run:
+                changed = self._switch(run, dataset) or changed
+        except table_ddl.TableRefusedError as error:
             raise StoreAwayError(str(error), lasting=True) from error
-        self._definitions[dataset.dataset_uuid] = definition
+        self._declarations[dataset.dataset_uuid] = dataset
         return changed
+
+    def _switch(self, run: Run, dataset: BufferedDataset) -> bool:
+        return switch_writers(run, dataset)
+
+    def drop(self, dataset_uuid: UUID) -> None:
+        """Drop the table of a dataset that was purged, with all records of it."""
+        self._declarations.pop(dataset_uuid, None)
+        drop_table(self._transaction, dataset_uuid, min(self._connection.lock_seconds, CHANGE_SECONDS))
+
+    def find_unannounced(self, dataset_uuid: UUID) -> list[Commit]:
+        """Commits that changed the visible writers, and of which the Dispatcher may not know."""
+        with self._transaction() as run:
+            changes = find_unannounced(run, dataset_uuid)
+        return [Commit(number, (), hidden=change.hidden, gone=change.gone) for number, change in changes.items()]
+
+    def mark_announced(self, dataset_uuid: UUID, commits: Sequence[Commit]) -> None:
+        with self._transaction() as run:
+            mark_announced(run, dataset_uuid, [commit.commit_seq for commit in commits])
 
     # -- the direct way: staged and merged in one transaction
 
@@ -76,7 +90,7 @@ class TableStore:
             return self._merge(run, dataset, quoted(staging), loaded, sure)
 
     def _temporary(self, run: Run, dataset: BufferedDataset) -> str:
-        definition = ddl.definition(dataset)
+        definition = table_ddl.definition(dataset)
         if self._staged.get(dataset.dataset_uuid) != definition:
             stage.create_temporary(run, dataset)
             self._staged[dataset.dataset_uuid] = definition
@@ -117,70 +131,20 @@ class TableStore:
 
     def forget(self) -> bool:
         with self._transaction() as run:
+            forget_removed(run)
             return merge.forget(run)
 
     def _ingest(self, table: str, rows: Sequence[pa.RecordBatch], *, temporary: bool) -> None:
-        assert self._connection is not None
-        reader = pa.RecordBatchReader.from_batches(rows[0].schema, rows)
-        options: dict[str, Any] = {"temporary": True} if temporary else {"db_schema_name": "staging"}
-        with self._connection.cursor() as cursor:
-            cursor.adbc_ingest(table, reader, mode="append", **options)
+        self._connection.ingest(table, rows, schema=None if temporary else "staging")
 
     @contextmanager
     def _transaction(self) -> Iterator[Run]:
         try:
-            if self._connection is None:
-                self._connection = self._connect()
-            connection = self._connection
-            yield lambda statement, *parameters: _run(connection, statement, parameters)
-            connection.commit()
-        except adbc_driver_manager.Error as error:
-            self._give_up()
-            self._definitions.clear()  # check all tables again before the next attempt
-            raise _explained(error) from error
-        except BaseException:
-            self._give_up()
+            with self._connection.transaction() as run:
+                yield run
+        except BaseException as error:
+            # Temporary tables of the transaction are gone.
+            self._staged.clear()
+            if isinstance(error, StoreAwayError | RefusedRowsError):
+                self._declarations.clear()  # check all tables again before the next attempt
             raise
-
-    def _connect(self) -> "Connection":
-        import adbc_driver_postgresql.dbapi  # it imports polars, which workers without a sink do not need
-
-        connection: Connection = adbc_driver_postgresql.dbapi.connect(patient(self._dsn))
-        # A wait for a lock occupies one of few connections, so it ends soon and is retried.
-        _run(connection, f"SET lock_timeout = {int(self._lock_seconds * 1000)}", ())
-        connection.commit()
-        return connection
-
-    def _give_up(self) -> None:
-        """Roll back; a connection that cannot is closed."""
-        try:
-            if self._connection is not None:
-                self._connection.rollback()
-                # Temporary tables of the transaction are gone.
-                self._staged.clear()
-        except adbc_driver_manager.Error:
-            self.close()
-
-
-def _run(connection: "Connection", statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, parameters or None)
-        return cursor.fetchall() if cursor.description else []
-
-
-def _explained(error: adbc_driver_manager.Error) -> Exception:
-    """RefusedRowsError if the rows are to blame; else StoreAwayError, which is retried."""
-    state = error.sqlstate or ""
-    if state.startswith(_ROWS):
-        return RefusedRowsError(_message_of(error) or "they do not fit")
-    text = f"Postgres data does not take it now (SQLSTATE {state or 'none'})"
-    if state[:2] in _TEMPORARY:
-        return StoreAwayError(text)
-    return StoreAwayError(f"{text}: {_message_of(error)}", lasting=True)
-
-
-def _message_of(error: adbc_driver_manager.Error) -> str:
-    """The primary message of Postgres, which contains no statement."""
-    details: list[tuple[Any, bytes]] = list(error.details or ())
-    message = next((text for name, text in details if bytes(name) == b"PG_DIAG_MESSAGE_PRIMARY"), b"")
-    return message.decode(errors="replace")

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from tracelake.sink.outcomes import OutdatedError, RefusedRowsError, StagingLostError
+from tracelake.sink.outcomes import OutdatedError, StagingLostError
 from tracelake.sink.store import TableStore
+from tracelake.storage.data_connection import RefusedRowsError
 
 T = TypeVar("T")
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from tracelake.sink.outcomes import Loaded, Run
+from tracelake.sink.outcomes import Loaded
+from tracelake.storage.data_connection import Run
 from tracelake.wire.buffers import BatchUnit
 
 WriterUnit: TypeAlias = tuple[UUID, str]

@@ -7,11 +7,13 @@ in the transaction that changes what is visible.
 """
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from tracelake.model.buffered import hidden_name, quoted, table_name
 from tracelake.rows.values import kind_of
 from tracelake.sink.conflicts import best_first, wins
-from tracelake.sink.outcomes import Loaded, Run
+from tracelake.sink.outcomes import Loaded
+from tracelake.storage.data_connection import Run
 from tracelake.wire.buffers import BufferedDataset
 
 _COLUMNS = """
@@ -31,6 +33,8 @@ class VisibleRows:
         self._hidden = quoted(hidden_name(dataset.dataset_uuid))
         self._key = ["org_id", *map(quoted, dataset.schema.unique)]
         self._has_keys = False
+        self.gone_commits: set[int] = set()
+        """Commits that rows belonged to which went, because their unit was computed again or their writer changed."""
 
     # -- rows of staging tables
 
@@ -119,13 +123,16 @@ class VisibleRows:
     def remove(self, batches: Sequence[int]) -> None:
         """Delete the rows of these batches; others may take their keys."""
         self._open_keys()
-        self._run(
+        keys = ", ".join(self._key)
+        commits = self._run(
             f"""
             WITH gone AS (DELETE FROM {self._table} WHERE _publish_seq = ANY ($1::bigint[])
-                          RETURNING {", ".join(self._key)})
-            INSERT INTO trace_keys SELECT * FROM gone""",  # noqa: S608 - quoted
+                          RETURNING {keys}, _commit_seq),
+            noted AS (INSERT INTO trace_keys SELECT {keys} FROM gone)
+            SELECT DISTINCT _commit_seq FROM gone""",  # noqa: S608 - quoted
             batches,
         )
+        self.gone_commits.update(number for (number,) in commits)
         self._run(f"DELETE FROM {self._hidden} WHERE _publish_seq = ANY ($1::bigint[])", batches)  # noqa: S608
 
     def uncover(self, batches: Sequence[int]) -> None:
@@ -134,13 +141,64 @@ class VisibleRows:
         self._run(f"UPDATE {self._hidden} SET _counts = true WHERE {condition}", batches)  # noqa: S608 - quoted
         self._note_hidden(condition, batches)
 
+    # -- rows of writers
+
+    def withdraw(self, nodes: Sequence[UUID]) -> None:
+        """Hide all rows of these writers; others may take their keys."""
+        self._open_keys()
+        keys, listed = ", ".join(self._key), ", ".join(self._stored_columns())
+        parts, writers = self._parts_of("$1"), [str(node_id) for node_id in nodes]
+        self._run(
+            f"UPDATE {self._hidden} SET _counts = false WHERE _counts AND _publish_seq IN ({parts})",  # noqa: S608
+            writers,
+        )
+        commits = self._run(
+            f"""
+            WITH gone AS (DELETE FROM {self._table} WHERE _publish_seq IN ({parts}) RETURNING *),
+            noted AS (INSERT INTO trace_keys SELECT {keys} FROM gone),
+            moved AS (INSERT INTO {self._hidden} ({listed}, _counts) SELECT {listed}, false FROM gone)
+            SELECT DISTINCT _commit_seq FROM gone""",  # noqa: S608 - quoted
+            writers,
+        )
+        self.gone_commits.update(number for (number,) in commits)
+
+    def admit(self, nodes: Sequence[UUID]) -> None:
+        """Let the rows of these writers compete, those of complete units. Most keys are free, so that is tried first.
+
+        A free key that a hidden row of another writer competes for was taken by a row that `withdraw` has noted."""
+        self._open_keys()
+        keys, listed = ", ".join(self._key), ", ".join(self._stored_columns())
+        self._run(
+            f"""
+            WITH moved AS (
+                DELETE FROM {self._hidden} WHERE _publish_seq IN ({self._parts_of("$1")} AND complete) RETURNING *),
+            inserted AS (
+                INSERT INTO {self._table} ({listed}, _commit_seq) SELECT {listed}, {self._commit_seq} FROM moved
+                ON CONFLICT ({keys}) DO NOTHING RETURNING _publish_seq, _line),
+            others AS MATERIALIZED (
+                SELECT m.* FROM moved m LEFT JOIN inserted i USING (_publish_seq, _line) WHERE i._line IS NULL),
+            returned AS (INSERT INTO {self._hidden} ({listed}, _counts) SELECT {listed}, true FROM others)
+            INSERT INTO trace_keys SELECT {keys} FROM others""",  # noqa: S608 - quoted
+            [str(node_id) for node_id in nodes],
+        )
+
+    def delete(self, nodes: Sequence[UUID]) -> None:
+        """Delete hidden rows of these writers, and forget their units."""
+        writers = [str(node_id) for node_id in nodes]
+        self._run(f"DELETE FROM {self._hidden} WHERE _publish_seq IN ({self._parts_of('$1')})", writers)  # noqa: S608
+        self._run(
+            "DELETE FROM buffer_parts WHERE dataset_uuid = $2::text::uuid AND node_id = ANY ($1::text[]::uuid[])",
+            writers,
+            str(self._dataset.dataset_uuid),
+        )
+
     # -- winners
 
     def settle(self) -> None:
         """Give each key that may have another winner by now its winner."""
         if not self._has_keys:
             return
-        columns = [quoted(name) for (name,) in self._run(_COLUMNS, self._table) if name != "_commit_seq"]
+        columns = self._stored_columns()
         listed, keys = ", ".join(columns), ", ".join(self._key)
         self._run("ANALYZE trace_keys")
         self._run(
@@ -190,6 +248,15 @@ class VisibleRows:
         self._run(f"INSERT INTO trace_keys SELECT {keys} FROM {self._hidden} WHERE {condition}", *arguments)  # noqa: S608
 
     # -- parts of statements
+
+    def _stored_columns(self) -> list[str]:
+        """Columns that both tables have; a newer schema may have more than the declared ones."""
+        return [quoted(name) for (name,) in self._run(_COLUMNS, self._table) if name != "_commit_seq"]
+
+    def _parts_of(self, nodes: str) -> str:
+        """Selects the batches of the writers that the parameter holds."""
+        return f"""SELECT publish_seq FROM buffer_parts
+            WHERE dataset_uuid = '{self._dataset.dataset_uuid}' AND node_id = ANY ({nodes}::text[]::uuid[])"""  # noqa: S608
 
     def _declared(self) -> list[str]:
         return [quoted(column.name) for column in self._dataset.schema.columns]

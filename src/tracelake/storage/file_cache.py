@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tracelake.model.log_attribution import carry_key
 from tracelake.ports import FileTransfer, ObjectMeta
 
 _STREAMS = 8
@@ -42,7 +43,7 @@ class FileCache:
         missing = [file for file, path in paths.items() if not self._link(path)]
         if missing:  # threads, and a look at the whole directory, only for who has to wait anyway
             with ThreadPoolExecutor(_STREAMS, thread_name_prefix="fetch") as pool:
-                list(pool.map(lambda file: self._fetch(file, paths[file]), missing))
+                list(pool.map(carry_key(self._fetch), missing, [paths[file] for file in missing]))
             self.shrink()
         return [paths[file] for file in files]
 

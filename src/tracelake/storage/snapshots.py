@@ -10,6 +10,9 @@ read, against changes of its columns alone, and until the snapshot is given up.
 Columns are of the types that the reader asks for, whether the table has them so, has wider ones by now, or has none of
 that name yet: a column that is added is null in every row that is there.
 
+Of a live dataset a reader reads files up to a boundary and the table above it. Rows leave the table after their files
+were committed, and in the snapshot it shows whether some went that the reader's files do not have.
+
 Values are exact. 256-bit integers have more digits than any decimal of Arrow or Spark, so they are text, in decimal
 digits; so is JSON.
 """
@@ -26,10 +29,10 @@ import msgspec
 import pyarrow as pa
 
 from tracelake.catalogue.context import NonRetryableError
-from tracelake.errors import StoreUnavailableError
-from tracelake.model.buffered import patient, quoted, table_name
-from tracelake.model.dag import Column, ColumnType
-from tracelake.wire.buffers import BufferedDataset
+from tracelake.errors import BoundaryMovedError, StoreUnavailableError
+from tracelake.model.buffered import patient, quoted, shown_rows, table_name
+from tracelake.model.dag import Column, ColumnType, Schema
+from tracelake.ports.direct_tables import TableExtent
 from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import CursorRange, PayloadInput
 
@@ -46,6 +49,7 @@ _BY_STATE = {
     "55P03": "The table is being changed, and a task does not wait that long for it.",
 }
 
+_EXTENT = "SELECT table_start, sealed_to, removed_to FROM table_extents WHERE dataset_uuid = $1::text::uuid"
 _DEFINITION = "SELECT definition::text FROM buffer_tables WHERE dataset_uuid = $1::text::uuid"
 
 # Batches whose rows are counted in their order: the last one, and those at which the count passes a multiple of a size.
@@ -57,6 +61,14 @@ _CUTS = """
         SELECT commit, batch, rows, sum(rows) OVER (ORDER BY commit, batch) AS upto, sum(rows) OVER () AS total
         FROM batches)
     SELECT commit, batch, upto::bigint FROM counted
+    WHERE upto = total OR div(upto, {size}) > div(upto - rows, {size}) ORDER BY upto"""
+
+# The same of a table that tasks write directly: positions instead of batches.
+_POSITION_CUTS = """
+    WITH positions AS (SELECT {position} AS position, count(*) AS rows FROM {table} {condition} GROUP BY 1),
+    counted AS (
+        SELECT position, rows, sum(rows) OVER (ORDER BY position) AS upto, sum(rows) OVER () AS total FROM positions)
+    SELECT position::bigint, upto::bigint FROM counted
     WHERE upto = total OR div(upto, {size}) > div(upto - rows, {size}) ORDER BY upto"""
 
 _ARROW = {
@@ -94,10 +106,23 @@ class SnapshotTable:
     columns: tuple[TableColumn, ...]
     kept: tuple[Column | None, ...]
     """Each of them as the table has it; None where it has none."""
+    position: str | None = None
+    """The column by which units are read, of a table that tasks write directly; None: units are commits."""
+    source: str | None = None
+    """What rows are read from, if that is not the table itself."""
+    types: pa.Schema | None = None
+    """Of the same columns, if rows are to have other types than those of `columns`; exactly, or not at all."""
+
+    @property
+    def newest_first(self) -> str:
+        """The order of rows."""
+        if self.position is not None:
+            return f"ORDER BY {quoted(self.position)} DESC"
+        return "ORDER BY _commit_seq DESC, _publish_seq DESC, _line DESC"
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([(column.name, _arrow(column)) for column in self.columns])
+        return arrow_columns(self.columns) if self.types is None else self.types
 
     @property
     def name(self) -> str:
@@ -106,7 +131,7 @@ class SnapshotTable:
     def select(self, rest: str) -> str:
         """`rest` is of our own making: what follows FROM."""
         columns = ", ".join(map(_expression, self.columns, self.kept))
-        return f"SELECT {columns} FROM {self.name} {rest}"  # noqa: S608 - a uuid and quoted names
+        return f"SELECT {columns} FROM {self.source or self.name} {rest}"  # noqa: S608 - a uuid and quoted names
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What Postgres sent, as it is asked for; exactly, or not at all."""
@@ -126,6 +151,29 @@ class TablePart:
     def condition(self) -> str:
         """Of both sides the index on `_commit_seq` takes what it can."""
         return f"WHERE (_commit_seq, _publish_seq) >= {self.first} AND (_commit_seq, _publish_seq) <= {self.last}"
+
+
+@dataclass(frozen=True, slots=True)
+class PositionPart:
+    """Rows of some positions of a table that tasks write directly, from the first to the last; None: without an end."""
+
+    position: str
+    first: int | None
+    last: int | None
+
+    @property
+    def condition(self) -> str:
+        name = quoted(self.position)
+        ends = [f"{name} >= {self.first:d}"] if self.first is not None else []
+        ends += [f"{name} <= {self.last:d}"] if self.last is not None else []
+        return f"WHERE {' AND '.join(ends)}" if ends else ""
+
+
+class _Definition(msgspec.Struct):
+    """What readers need of the recorded definition of a table."""
+
+    schema: Schema
+    kind: str = "buffered"
 
 
 class Snapshot:
@@ -192,8 +240,9 @@ class Snapshot:
             self._closed = True
             self._connection.close()
 
-    def table(self, dataset_uuid: UUID, columns: Sequence[TableColumn]) -> SnapshotTable:
-        """These columns, as the table has them: a sink changes it at a time of its own after a deploy."""
+    def table(self, dataset_uuid: UUID, columns: Sequence[TableColumn], *, newest_only: bool = False) -> SnapshotTable:
+        """These columns, as the table has them: a sink changes it at a time of its own after a deploy. `newest_only`:
+        rows that people see, of each key the newest (`Schema.newest_wins`); tasks read the rows of their positions."""
         late = dataset_uuid not in self._locked
         if late:
             self._lock(dataset_uuid)
@@ -204,8 +253,36 @@ class Snapshot:
             )
         if not definition:
             raise StoreUnavailableError(_NOT_YET)
-        schema = msgspec.json.decode(definition[0][0], type=BufferedDataset).schema
-        return SnapshotTable(dataset_uuid, tuple(columns), tuple(schema.column(column.name) for column in columns))
+        stored = msgspec.json.decode(definition[0][0], type=_Definition)
+        stored_columns = tuple(stored.schema.column(column.name) for column in columns)
+        position = stored.schema.unique[0] if stored.kind == "direct" else None
+        source = shown_rows(quoted(table_name(dataset_uuid)), stored.schema) if newest_only else None
+        return SnapshotTable(dataset_uuid, tuple(columns), stored_columns, position, source)
+
+    def has_table(self, dataset_uuid: UUID) -> bool:
+        """Whether it existed at the moment of the snapshot."""
+        return bool(self._ask(_DEFINITION, str(dataset_uuid)))
+
+    def read_extent(self, dataset_uuid: UUID) -> TableExtent:
+        """Of the table of a live dataset."""
+        extents = self._ask(_EXTENT, str(dataset_uuid))
+        return TableExtent(*extents[0]) if extents else TableExtent()
+
+    def check_boundary(self, dataset_uuid: UUID, boundary: int | None) -> None:
+        """Raises BoundaryMovedError if the table of a live dataset lacks rows above this boundary, which are in files
+        that a reader with this boundary does not know."""
+        removed_to = self.removed_to(dataset_uuid)
+        if removed_to is not None and (boundary is None or removed_to > boundary):
+            files = "none" if boundary is None else f"those up to {boundary}"
+            raise BoundaryMovedError(
+                f"Rows up to position {removed_to} are in files by now, and of these the task knows {files}: the next"
+                " attempt reads the newer files."
+            )
+
+    def removed_to(self, dataset_uuid: UUID) -> int | None:
+        """The position up to which rows of a live dataset were removed from its table, after files had them; None if
+        none were."""
+        return self.read_extent(dataset_uuid).removed_to
 
     def _lock(self, dataset_uuid: UUID) -> None:
         self._ask(f"LOCK TABLE {quoted(table_name(dataset_uuid))} IN ACCESS SHARE MODE")
@@ -216,6 +293,25 @@ class Snapshot:
         with _retryable(), closing(_connect(self._dsn)) as connection:
             return _ask(connection, _DEFINITION, str(dataset_uuid))
 
+    def split_input(
+        self, table: SnapshotTable, item: PayloadInput, size: int, above: int | None = None
+    ) -> tuple[Sequence[TablePart | PositionPart], int]:
+        """Together every row that the input is, each in one part, with about so many in each; and how many there are.
+        Of a table that tasks write directly, a unit is a range of positions, of which only those `above` one may be
+        asked for; of others, commits."""
+        if table.position is None:
+            return self.split(table, commits_of(item), size)
+        first, last = item.blocks
+        if above is not None:
+            first = above + 1 if first is None else max(first, above + 1)
+        part = PositionPart(table.position, first, last)
+        name = quoted(table.position)
+        rows = self._ask(_POSITION_CUTS.format(table=table.name, position=name, condition=part.condition, size=size))
+        cuts = [position for position, _ in rows[:-1]]
+        firsts = [first, *(position + 1 for position in cuts)]
+        parts = [PositionPart(table.position, *ends) for ends in zip(firsts, [*cuts, last], strict=True)]
+        return parts, rows[-1][1] if rows else 0
+
     def split(self, table: SnapshotTable, commits: CursorRange, size: int) -> tuple[list[TablePart], int]:
         """Together every row of these commits, each in one part, with about so many in each; and how many there are."""
         rows = self._ask(_CUTS.format(table=table.name, after=commits.after, to=commits.to, size=size))
@@ -223,6 +319,17 @@ class Snapshot:
         firsts = [(commits.after + 1, 0), *((commit, batch + 1) for commit, batch in cuts)]
         parts = [TablePart(first, last) for first, last in zip(firsts, [*cuts, (commits.to, _LAST)], strict=True)]
         return parts, rows[-1][2] if rows else 0
+
+    def count(self, table: SnapshotTable, condition: str) -> int:
+        """`condition` is of our own making."""
+        ((rows,),) = self._ask(f"SELECT count(*) FROM {table.name} {condition}")  # noqa: S608 - a uuid
+        return int(rows)
+
+    def count_up_to(self, table: SnapshotTable, most: int) -> int:
+        """The number of rows that people see, or `most` if there are more: it costs no more than reading so many."""
+        source = f"SELECT FROM {table.source or table.name} LIMIT {most:d}"
+        ((rows,),) = self._ask(f"SELECT count(*) FROM ({source}) shown")  # noqa: S608
+        return int(rows)
 
     def rows(self, table: SnapshotTable, rest: str, *, batch_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
         """By and by: however many there are, no more than some megabytes are in memory."""
@@ -250,6 +357,11 @@ def _ask(connection: "Connection", statement: str, *parameters: Any) -> list[tup
     with connection.cursor() as cursor:
         cursor.execute(statement, parameters or None)
         return cursor.fetchall() if cursor.description else []
+
+
+def arrow_columns(columns: Sequence[TableColumn]) -> pa.Schema:
+    """Rows of a table with these columns, as readers get them."""
+    return pa.schema([(column.name, _arrow(column)) for column in columns])
 
 
 def _arrow(column: TableColumn) -> pa.DataType:
