@@ -5,6 +5,7 @@ fit fails the task, which a person can correct, and does not become a dead lette
 below the largest that is taken.
 """
 
+import re
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +38,7 @@ _KEY_LENGTH = 80
 _REPORT = msgspec.json.Decoder(list[WrittenFile])
 
 
+_LONGER = re.compile(r"is longer than (\d+)")
 Judge: TypeAlias = Callable[[bytes], None]
 """Of rows as JSON lines; raises NonRetryableError for the first that does not fit."""
 
@@ -137,8 +139,20 @@ def _upload(transfer: FileTransfer, names: Sequence[str], parts: list[bytes]) ->
         return upload_first(transfer, Path(f"/proc/self/fd/{file.fileno()}"), names)
 
 
-def make_judge(schema: Schema, dataset: str) -> Judge:
-    """The reader of the sinks, asked before anything is published."""
+def advise(reason: str) -> str:
+    """What whoever wrote the query of a row can do."""
+    column = reason.partition(":")[0]
+    if "zero character" in reason:
+        return f"Clean it in the query: replace({column}, chr(0), '')."
+    if "no index holds" in reason:
+        return f"Write a hash of it, like sha2({column.partition(',')[0]}, 256), or leave such rows out with WHERE."
+    if match := _LONGER.search(reason):
+        return f"Cut it in the query, like left({column}, {match[1]}), or declare a larger max_length."
+    return "Correct the query or the declared schema, deploy, and retry the task."
+
+
+def make_judge(schema: Schema, dataset: str, advise: Callable[[str], str] = advise) -> Judge:
+    """The reader of the sinks, asked before anything is published. `advise` says what to do about a reason."""
     reader = BatchReader(schema)
 
     def judge(data: bytes) -> None:
@@ -147,30 +161,19 @@ def make_judge(schema: Schema, dataset: str) -> Judge:
         except BadBatchError as error:
             # What is wrong with a batch as a whole, and with no line of it, cannot be here.
             row = data.split(b"\n")[(error.line or 1) - 1]
-            raise NonRetryableError(_explain(error, schema, dataset, row)) from None
+            raise NonRetryableError(_explain(error, schema, dataset, row, advise)) from None
 
     return judge
 
 
-def _explain(error: BadBatchError, schema: Schema, dataset: str, row: bytes) -> str:
-    """What is wrong with which row, and what to write in the query."""
+def _explain(error: BadBatchError, schema: Schema, dataset: str, row: bytes, advise: Callable[[str], str]) -> str:
+    """What is wrong with which row, and what to do about it."""
     values = msgspec.json.decode(row)
     keys = ", ".join(f"{name} = {_shorten(values.get(name))}" for name in schema.unique[:4])
     where = f" (the row with {keys})" if keys else ""
-    return f"a row does not fit the schema of {dataset}: {error.reason}{where}. {_advise(error.reason)}"
+    return f"a row does not fit the schema of {dataset}: {error.reason}{where}. {advise(error.reason)}"
 
 
 def _shorten(value: object) -> str:
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= _KEY_LENGTH else f"{text[:_KEY_LENGTH]}..."
-
-
-def _advise(reason: str) -> str:
-    column = reason.partition(":")[0]
-    if "zero character" in reason:
-        return f"Clean it in the query: replace({column}, chr(0), '')."
-    if "no index holds" in reason:
-        return f"Write a hash of it, like sha2({column.partition(',')[0]}, 256), or leave such rows out with WHERE."
-    if "is longer than" in reason:
-        return f"Cut it in the query, like left({column}, 100), or declare a larger max_length."
-    return "Correct the query or the declared schema, deploy, and retry the task."

@@ -78,12 +78,19 @@ def _pass_on(batches: Iterator[Any]) -> Iterator[Any]:
     yield from batches
 
 
+def _describe(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # an error of Java asks Java for its text, and Java may have ended
+        return type(error).__name__
+
+
 def main() -> int:
     gateway.quiet_pyspark()
     try:
         path = make_archive()
     except Exception as error:  # everything works without it
-        sys.stderr.write(f"The classes of Spark could not be archived, so it starts more slowly: {error}\n")
+        sys.stderr.write(f"The classes of Spark could not be archived, so it starts more slowly: {_describe(error)}\n")
         return 0
     sys.stdout.write(f"Archived the classes of Spark for faster starts ({path.stat().st_size >> 20} MB).\n")
     return 0

@@ -21,6 +21,10 @@ _CRASHED = "Python worker exited unexpectedly"
 _USER_ERRORS = frozenset({"22", "42", "21", "0A"})
 """Classes of SQLSTATE that another attempt would meet again: data exceptions, names and syntax, features."""
 _MAX_TEXT = 600
+SETTING_ADVICE = re.compile(
+    r"\s{0,4}(?:If necessary,? )?[Ss]et \"?spark\.[\w.]{1,100}\"? to \"?\w{1,20}\"?[^.]{0,100}?(?:bypass this error)?\."
+)
+"""Advice of Spark to change its settings, which no task can do."""
 
 
 LOST = "Spark was lost while the task ran (its Java process or its server ended); the next attempt gets a new session"
@@ -62,4 +66,4 @@ def explain(error: Exception) -> Exception:
 
 
 def _short(text: str) -> str:
-    return _PATH.sub("...", text.strip())[:_MAX_TEXT]
+    return _PATH.sub("...", SETTING_ADVICE.sub("", text).strip())[:_MAX_TEXT]

@@ -10,10 +10,15 @@ import io
 import json
 import logging
 import os
+import re
 import threading
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from subprocess import TimeoutExpired
 from typing import IO, TYPE_CHECKING, Any
+
+from tracelake.model.log_attribution import RECORD_FIELD
+from tracelake.spark.failures import SETTING_ADVICE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,8 +26,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _QUERY_CONTEXT = "== SQL"
-LINE_PATTERN = '{{"level":"%p","logger":"%c{{1}}","message":"%enc{{%m%notEmpty{{ %ex{{5}}}}}}{{JSON}}"}}%n'
-"""How Java writes its log, for `str.format`; read again by `_log_line`."""
+MDC_ATTEMPT = "mdc.traceAttempt"
+"""Names the attempt in the context of Java's log: Spark copies local properties with this prefix to the threads of its
+tasks."""
+LINE_PATTERN = (
+    '{{"level":"%p","logger":"%c{{1}}","attempt":"%enc{{%X{{mdc.traceAttempt}}}}{{JSON}}",'
+    '"message":"%enc{{%m%notEmpty{{ %ex{{5}}}}}}{{JSON}}"}}%n'
+)
+"""How Java writes its log, for `str.format`; read again by `LogRelay`."""
+_STAGE = re.compile(r"\bstage (\d+)\.\d+")
+_MOST_STAGES = 1000
 _LEVELS = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,
@@ -56,7 +69,7 @@ def start(options: Mapping[str, str]) -> "SparkSession":
         conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
         reading, writing = os.pipe()
         log = os.fdopen(reading, "rb")
-        threading.Thread(target=relay_log, args=(log,), name="spark-log", daemon=True).start()
+        threading.Thread(target=LogRelay().run, args=(log,), name="spark-log", daemon=True).start()
         try:
             SparkContext._gateway = launch_gateway(  # type: ignore[no-untyped-call]
                 conf, {"stdout": writing, "stderr": writing}
@@ -146,24 +159,51 @@ def quiet_pyspark() -> None:
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
-def relay_log(output: IO[bytes]) -> None:
-    """Log the lines of a process until it ends, then close `output`.
+class LogRelay:
+    """Logs the lines of a process. A line that names an attempt becomes a record with the key of that attempt.
 
-    It takes the file and not its descriptor: a second owner of the number would close whatever has it by then.
+    Threads of Spark's scheduler work for all attempts, and their lines name none. If such a line names a stage that a
+    line of an attempt has named before, it belongs to that attempt: a stage is of one job, and a job of one attempt.
+    `is_known` says whether a key is one of an attempt in that process; the others are ignored.
     """
-    with io.TextIOWrapper(output, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            with contextlib.suppress(Exception):
-                _log_line(line.rstrip())
 
+    def __init__(self, is_known: Callable[[str], bool] = lambda _key: True) -> None:
+        self._is_known = is_known
+        self._stages: OrderedDict[str, str] = OrderedDict()
+        """Keys of attempts by stage, those of the newest stages."""
 
-def _log_line(line: str) -> None:
-    if not line or line.startswith(_CHATTER):
-        return
-    try:
-        record = json.loads(line)
-        level, name, message = _LEVELS[record["level"]], f"spark.{record['logger']}", record["message"]
-    except (ValueError, KeyError, TypeError):
-        level, name, message = logging.WARNING, "spark", line
-    # Spark's errors end with the part of the query that they are about, which is not ours to keep.
-    logging.getLogger(name).log(level, "%s", message.partition(_QUERY_CONTEXT)[0][:_MOST_TEXT])
+    def run(self, output: IO[bytes]) -> None:
+        """Until the process ends, then closes `output`.
+
+        It takes the file and not its descriptor: a second owner of the number would close whatever has it by then.
+        """
+        with io.TextIOWrapper(output, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                with contextlib.suppress(Exception):
+                    self.log(line.rstrip())
+
+    def log(self, line: str) -> None:
+        if not line or line.startswith(_CHATTER):
+            return
+        key = None
+        try:
+            record = json.loads(line)
+            level, name, message = _LEVELS[record["level"]], f"spark.{record['logger']}", record["message"]
+            key = self._find_attempt(record.get("attempt"), message)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            level, name, message = logging.WARNING, "spark", line
+        # Spark's errors end with the part of the query that they are about, which is not ours to keep.
+        text = SETTING_ADVICE.sub("", message.partition(_QUERY_CONTEXT)[0][:_MOST_TEXT])
+        logging.getLogger(name).log(level, "%s", text, extra={RECORD_FIELD: key} if key else None)
+
+    def _find_attempt(self, key: object, message: str) -> str | None:
+        stage = _STAGE.search(message)
+        if not key:
+            return self._stages.get(stage[1]) if stage else None
+        if not isinstance(key, str) or not self._is_known(key):
+            return None
+        if stage:
+            self._stages[stage[1]] = key
+            if len(self._stages) > _MOST_STAGES:
+                self._stages.popitem(last=False)
+        return key

@@ -35,7 +35,7 @@ class InputFiles:
     transfer: FileTransfer
     first: int
     last: int
-    """Blocks of the input's unit."""
+    """Blocks of the input's unit; the last before the first: no row at all, and the files only tell the columns."""
     where: dict[str, Scalar | list[Scalar]]
 
     def read(self, columns: Sequence[str], first: int | None = None, last: int | None = None) -> pa.Table:
@@ -46,7 +46,7 @@ class InputFiles:
         tables = [schema.empty_table()]
         low, high = self.first if first is None else first, self.last if last is None else last
         condition = (pc.field(BLOCK) >= low) & (pc.field(BLOCK) <= high)
-        for number, file in enumerate(self.files):
+        for number, file in enumerate(self.files if self.first <= self.last else ()):
             with self._local(number, file) as path:
                 # Without threads: Spark gives a task one core.
                 tables.append(pq.read_table(path, columns=names, filters=condition, use_threads=False))

@@ -16,18 +16,27 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from tracelake.catalogue.context import NonRetryableError, TableInput
+from tracelake.catalogue.context import LiveInput, NonRetryableError, TableInput
 from tracelake.model.dag import ColumnType
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.input_files import BLOCK, InputFiles, check_columns, downloaded, to_literal
 from tracelake.spark.signed import lend_files
 from tracelake.storage.file_cache import FileCache
-from tracelake.storage.snapshots import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart, commits_of
+from tracelake.storage.live_tables import cut_table
+from tracelake.storage.snapshots import (
+    ROWS_PER_PART,
+    PositionPart,
+    Snapshot,
+    SnapshotTable,
+    TablePart,
+    arrow_columns,
+)
 from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import PayloadInput, Scalar
 
@@ -93,7 +102,8 @@ class Reader:
         if selection.start is None or selection.end is None:
             raise NonRetryableError(f"the input {name} is read by blocks, but its unit is not a range of blocks")
         lent = self.cache.transfer if self.local else lend_files(self.cache.transfer, files)
-        return InputFiles(name, schema, tuple(files), paths, lent, selection.start, selection.end, where)
+        start, end = (1, 0) if selection.empty else (selection.start, selection.end)
+        return InputFiles(name, schema, tuple(files), paths, lent, start, end, where)
 
     def _link(self, name: str, files: Sequence[ObjectMeta]) -> tuple[tuple[Path, ...], pa.Schema]:
         """Local links to the files, and the columns that all of them have."""
@@ -137,22 +147,28 @@ class TableReader:
     rows_per_part: int = ROWS_PER_PART
     snapshot: Snapshot | None = None
 
-    def read(self, item: PayloadInput, declared: TableInput) -> "tuple[DataFrame, int]":
-        """The rows, and about how many bytes they are."""
+    def read(self, item: PayloadInput, declared: TableInput | LiveInput) -> "tuple[DataFrame, int]":
+        """The rows, and about how many bytes they are. Of a live dataset: those above its boundary."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        commits = commits_of(item)
         dsn = self.dsn()
         if self.snapshot is None:
-            self.snapshot = Snapshot(dsn, [item.dataset_uuid])
-        table = self.snapshot.table(item.dataset_uuid, declared.columns)
-        parts, rows = self.snapshot.split(table, commits, self.rows_per_part)
+            self.snapshot = Snapshot(dsn, [item.dataset_uuid], skip_missing=isinstance(declared, LiveInput))
+        table, parts, rows = cut_table(self.snapshot, item, declared, self.rows_per_part)
         # A range has one number in each of its partitions.
-        frame = self.session.range(0, len(parts), 1, len(parts)).mapInArrow(
+        frame = self.session.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(
             _part_function(dsn, self.snapshot.name, table, parts), from_arrow_schema(table.schema)
         )
-        selection = Selection(where=kept_values(table.columns, item.where))
+        selection = select_of_table(item, declared)
         return select(frame, item.name, selection), rows * len(table.columns) * BYTES_PER_VALUE
+
+    def hold(self, tables: Sequence[UUID]) -> tuple[str, Snapshot]:
+        """For operators whose Spark tasks read these tables by themselves: the address of the database, and the
+        snapshot that they join."""
+        dsn = self.dsn()
+        if self.snapshot is None:
+            self.snapshot = Snapshot(dsn, tables)
+        return dsn, self.snapshot
 
     def close(self) -> None:
         if self.snapshot is not None:
@@ -160,7 +176,7 @@ class TableReader:
 
 
 def _part_function(
-    dsn: str, snapshot: str, table: SnapshotTable, parts: Sequence[TablePart]
+    dsn: str, snapshot: str, table: SnapshotTable, parts: Sequence[TablePart | PositionPart]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -169,6 +185,32 @@ def _part_function(
                     yield from joined.rows(table, parts[number].condition)
 
     return fetch
+
+
+def select_of_table(item: PayloadInput, source: TableInput | LiveInput) -> Selection:
+    """What a task reads of the rows of its unit: `where`, and of a window the values that lie in it."""
+    declared = source.table if isinstance(source, LiveInput) else source
+    values = kept_values(declared.columns, item.where)
+    if not declared.by_position or item.scope is None:
+        return Selection(where=values)
+    scope = item.scope
+    return Selection(None, None, values, scope.column, scope.first or 0, scope.last or 0, scope.empty)
+
+
+def project_files(frame: "DataFrame", name: str, columns: Sequence[TableColumn]) -> "DataFrame":
+    """The rows of files of a live dataset with the columns of its table, in their order: rows of both can then be one
+    frame, and a reader cannot tell where a row was. Columns that only the files have are left out."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    kinds = {field.name: field.dataType for field in frame.schema.fields}
+    for field in from_arrow_schema(arrow_columns(columns)).fields:
+        if kinds.get(field.name) != field.dataType:
+            kind = kinds[field.name].simpleString() if field.name in kinds else "missing"
+            raise NonRetryableError(
+                f"the column {field.name} of {name} is {kind} in its files and {field.dataType.simpleString()} in its"
+                " table: all jobs that write a live dataset must have the same columns"
+            )
+    return frame.select(*(f"`{column.name}`" for column in columns))
 
 
 def kept_values(columns: Sequence[TableColumn], where: Where | None) -> dict[str, Any]:

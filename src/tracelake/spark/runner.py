@@ -11,21 +11,24 @@ import logging
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracelake.catalogue.context import OperatorContext, OperatorResult
+from tracelake.model.log_attribution import attempt_key, carry_key
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.checks.evaluation import CheckEvaluation
+from tracelake.spark.gateway import MDC_ATTEMPT
 from tracelake.spark.input_files import InputFiles
 from tracelake.spark.measure import measure
 from tracelake.spark.reader import Reader, Selection
 from tracelake.spark.session import SparkConfig
-from tracelake.spark.work import ReadTable, SparkWork
+from tracelake.spark.work import HoldTables, ReadTable, SparkWork, no_snapshot
 from tracelake.storage.file_cache import FileCache
 from tracelake.wire.units import PayloadInput
 
@@ -39,6 +42,8 @@ _AGAIN_SECONDS = 1.0
 _pools: set[int] = set()
 """In use. Spark never forgets a pool, so they are numbered and used again."""
 _pools_lock = threading.Lock()
+_log_contexts: "weakref.WeakKeyDictionary[SparkSession, Any]" = weakref.WeakKeyDictionary()
+"""The class of Java that holds the context of its log, by session: to find it takes several calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class AttemptRunner:
     stop_seconds: float | None = None
     """After so long without an end `on_overdue` is called; None: never."""
     on_overdue: Callable[[], None] = lambda: None
+    hold_tables: HoldTables = no_snapshot
 
     @property
     def transfer(self) -> FileTransfer:
@@ -65,7 +71,13 @@ class AttemptRunner:
         try:
             reader = Reader(self.session, self.cache, scratch, local=self.config.local)
             work = SparkWork(
-                context, self.session, self.transfer, partial(_read, reader), self.read_table, partial(_open, reader)
+                context,
+                self.session,
+                self.transfer,
+                partial(_read, reader),
+                self.read_table,
+                partial(_open, reader),
+                self.hold_tables,
             )
             with self._cancellable(context):
                 began = time.monotonic()
@@ -92,8 +104,10 @@ class AttemptRunner:
             session.addTag(group)
         else:
             session.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
+            session.sparkContext.setLocalProperty(MDC_ATTEMPT, group)
+            _log_context(session).put(MDC_ATTEMPT, group)
         done = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(context, done), name="cancel", daemon=True)
+        watcher = threading.Thread(target=carry_key(self._watch), args=(context, done), name="cancel", daemon=True)
         with _pool() as pool:
             if not connect:
                 session.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
@@ -128,7 +142,17 @@ def _open(reader: Reader, item: PayloadInput, files: Sequence[ObjectMeta]) -> In
 
 
 def _group(context: OperatorContext) -> str:
-    return f"{context.task_id}#{context.attempt}"
+    return attempt_key(context.task_id, context.attempt)
+
+
+def _log_context(session: "SparkSession") -> Any:
+    """Of the thread of Java that works for the calling one."""
+    context = _log_contexts.get(session)
+    if context is None:
+        jvm = session.sparkContext._jvm
+        assert jvm is not None
+        context = _log_contexts[session] = jvm.org.slf4j.MDC
+    return context
 
 
 @contextmanager
@@ -148,7 +172,8 @@ def _leave_group(session: "SparkSession", group: str, *, connect: bool) -> None:
     if connect:
         session.removeTag(group)
         return
-    for name in ("spark.jobGroup.id", "spark.job.description", "spark.scheduler.pool"):
+    _log_context(session).remove(MDC_ATTEMPT)
+    for name in ("spark.jobGroup.id", "spark.job.description", "spark.scheduler.pool", MDC_ATTEMPT):
         session.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
 
 

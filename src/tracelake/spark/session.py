@@ -85,6 +85,8 @@ class SparkConfig:
 
 def open_session(config: SparkConfig) -> "SparkSession":
     """Takes some seconds, the first time."""
+    # The package first: while another thread imports it, `pyspark.sql` would be imported half made, and both fail.
+    import pyspark  # noqa: F401
     from pyspark.sql import SparkSession
 
     if config.local or "PYSPARK_PYTHON" not in os.environ:

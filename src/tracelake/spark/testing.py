@@ -31,7 +31,7 @@ from tracelake.spark.reader import Reader, Selection
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.spark.work import SparkOperator, SparkWork
 from tracelake.storage.file_cache import FileCache
-from tracelake.wire.units import CursorRange, PayloadInput, StorageOut, TaskOutput, Unit
+from tracelake.wire.units import CursorRange, PayloadInput, ReadScope, StorageOut, TaskOutput, Unit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,9 +42,11 @@ Given: TypeAlias = tuple[str, list[ObjectMeta], Mapping[str, Any] | None]
 
 
 @contextmanager
-def local_session(scratch: Path, *, cores: int = 2) -> "Iterator[SparkSession]":
+def local_session(scratch: Path, *, cores: int = 2, java_options: tuple[str, ...] = ()) -> "Iterator[SparkSession]":
     """A session as a worker has it. Starting one takes longer than most tests: share it."""
-    shared = SharedSession(SparkConfig(scratch, master=f"local[{cores}]", memory="1g", log_level="error"))
+    shared = SharedSession(
+        SparkConfig(scratch, master=f"local[{cores}]", memory="1g", log_level="error", java_options=java_options)
+    )
     try:
         yield shared.get()
     finally:
@@ -59,6 +61,8 @@ class Trial:
     root: Path
     transfer: DirectoryTransfer = field(init=False)
     inputs: list[Given] = field(default_factory=list)
+    scopes: dict[int, ReadScope] = field(default_factory=dict)
+    """By input: how much of it is read, where that is not just the unit."""
     outputs: list[str] = field(default_factory=list)
     cancel: threading.Event = field(default_factory=threading.Event)
     """Set it, and the operator is told to stop."""
@@ -72,8 +76,16 @@ class Trial:
     def __post_init__(self) -> None:
         self.transfer = DirectoryTransfer(self.root / "objects")
 
-    def add_input(self, name: str, *tables: pa.Table, where: Mapping[str, Any] | None = None) -> None:
-        """A dataset of one file for each table."""
+    def add_input(
+        self,
+        name: str,
+        *tables: pa.Table,
+        where: Mapping[str, Any] | None = None,
+        scope: ReadScope | None = None,
+    ) -> None:
+        """A dataset of one file for each table. `scope`: how much of it is read, if that is not just the unit."""
+        if scope is not None:
+            self.scopes[len(self.inputs)] = scope
         files = []
         for number, table in enumerate(tables):
             path = self.root / f"{name}-{number}.parquet"
@@ -116,6 +128,7 @@ class Trial:
             secrets=secrets,
             cancel=self.cancel,
             progress=self.progress_texts.append,
+            scopes=self.scopes,
         )
         reader = Reader(self.session, FileCache(self.root / "cache", self.transfer), self.root / "links", local=True)
         return SparkWork(
@@ -166,6 +179,7 @@ def make_context(
     secrets: Mapping[str, str] | None = None,
     cancel: threading.Event | None = None,
     progress: Callable[[str], None] = lambda _text: None,
+    scopes: Mapping[int, ReadScope] | None = None,
 ) -> OperatorContext:
     """A task made by hand; `outputs`: by name, the prefix that each is written to."""
     # A task without inputs of data is still made for a unit: its source's.
@@ -183,6 +197,7 @@ def make_context(
                 unit=unit,
                 revision="",
                 where=None if where is None else dict(where),
+                scope=(scopes or {}).get(index),
             )
             for index, (name, _, where) in enumerate(named_inputs)
         ],

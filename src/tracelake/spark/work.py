@@ -7,9 +7,11 @@ the DataFrame API alone, so that it runs the same on one machine, on a cluster a
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID
 
 from tracelake.catalogue.context import (
     Batch,
+    LiveInput,
     NonRetryableError,
     OperatorContext,
     OperatorResult,
@@ -19,20 +21,29 @@ from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.batches import write_batches
 from tracelake.spark.input_files import InputFiles
 from tracelake.spark.outputs import TaskOutputs
+from tracelake.spark.reader import project_files
 from tracelake.spark.sizes import file_count, file_ranges, is_small, session_for_small, weigh
 from tracelake.spark.writer import Spread, Written, write_frame
+from tracelake.storage.live_tables import in_files, in_table
+from tracelake.storage.snapshots import Snapshot
 from tracelake.wire.units import PayloadInput, Unit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ReadFiles: TypeAlias = "Callable[[SparkSession, PayloadInput, Sequence[ObjectMeta]], DataFrame]"
+HoldTables: TypeAlias = Callable[[Sequence[UUID]], tuple[str, Snapshot]]
 OpenFiles: TypeAlias = Callable[[PayloadInput, Sequence[ObjectMeta]], InputFiles]
-ReadTable: TypeAlias = "Callable[[PayloadInput, TableInput], tuple[DataFrame, int]]"
+ReadTable: TypeAlias = "Callable[[PayloadInput, TableInput | LiveInput], tuple[DataFrame, int]]"
+Source: TypeAlias = list[ObjectMeta] | TableInput | LiveInput
 
 
-def _no_tables(item: PayloadInput, _table: TableInput) -> "tuple[DataFrame, int]":
+def _no_tables(item: PayloadInput, _table: TableInput | LiveInput) -> "tuple[DataFrame, int]":
     raise NonRetryableError(f"the input {item.name} is a table, and there are none to read here")
+
+
+def no_snapshot(_tables: Sequence[UUID]) -> tuple[str, Snapshot]:
+    raise NonRetryableError("tables cannot be read by Spark tasks themselves here")
 
 
 def _no_files(item: PayloadInput, _files: Sequence[ObjectMeta]) -> InputFiles:
@@ -47,18 +58,22 @@ class SparkWork(TaskOutputs):
     read_files: ReadFiles
     """The rows of these files that are of the input's unit, with its `where` applied."""
     read_table: ReadTable = _no_tables
-    """The rows of the table that are of the input's commits, with its `where` applied; and about how many bytes."""
+    """The rows of the table that are of the input's unit, with its `where` applied; and about how many bytes. Of a live
+    dataset: those above its boundary."""
     open_files: OpenFiles = _no_files
     """These files for Spark tasks that read them by themselves."""
+    hold_tables: HoldTables = no_snapshot
+    """A snapshot of these tables, which is held while the attempt runs, for Spark tasks that join it by themselves; and
+    the address of the database."""
     written: dict[int, Written] = field(default_factory=dict)
     """By output: what `write` and `seal_output` have put there."""
     handed_over: dict[int, Written] = field(default_factory=dict)
     """By output: what went to the sinks."""
     tables: set[int] = field(default_factory=set)
-    """Inputs that were read and are tables: their units count commits, not blocks."""
+    """Inputs that were read and are tables whose units count commits, not blocks."""
     sizes: dict[tuple[int, Unit], int] = field(default_factory=dict)
     """By input and unit: about how many bytes there were to read."""
-    sources: dict[tuple[int, Unit], list[ObjectMeta] | TableInput] = field(default_factory=dict)
+    sources: dict[tuple[int, Unit], Source] = field(default_factory=dict)
     """By input and unit: what the Dispatcher says it is; asked once."""
     check_rows: "Callable[[SparkWork, int, DataFrame], bool] | None" = None
     """Evaluates the checks of rows for the sinks before anything is published; False: nothing may be."""
@@ -81,13 +96,13 @@ class SparkWork(TaskOutputs):
 
         Tables stay where they are: how large they are is not known yet, and another session cannot see their frames."""
         inputs = [item for item in self.context.inputs if item.input_index in indexes]
-        sources = [(item, self._source(item)) for item in inputs]
-        sizes = [None if isinstance(files, TableInput) else weigh(files, *item.positions) for item, files in sources]
+        sources = [(item, self._files_or_table(item)) for item in inputs]
+        sizes = [weigh(source, *item.positions) if isinstance(source, list) else None for item, source in sources]
         file_sizes = [size for size in sizes if size is not None]
         if sizes and len(file_sizes) == len(sizes) and is_small(sum(file_sizes)):
             self.session = session_for_small(self.session)
 
-    def _source(self, item: PayloadInput) -> list[ObjectMeta] | TableInput:
+    def _source(self, item: PayloadInput) -> Source:
         key = (item.input_index, item.unit)
         if item.scope is not None and item.scope.columns is not None:
             return []  # an empty relation: there is nothing to ask for
@@ -95,9 +110,21 @@ class SparkWork(TaskOutputs):
             self.sources[key] = self.context.files(item)
         return self.sources[key]
 
+    def is_table(self, item: PayloadInput) -> bool:
+        """Whether rows of it are in a table that is read by positions. Raises NonRetryableError if by commits."""
+        source = self._files_or_table(item)
+        if isinstance(source, TableInput) and not source.by_position:
+            raise NonRetryableError(f"the input {item.name} is a table that is read by commits, not by blocks")
+        return not isinstance(source, list)
+
+    def _files_or_table(self, item: PayloadInput) -> Source:
+        """The same; of a live dataset only the files if these have the whole unit."""
+        source = self._source(item)
+        return source.files if isinstance(source, LiveInput) and in_files(item, source) else source
+
     def has_no_files(self, item: PayloadInput) -> bool:
         """Whether nothing of it was committed yet."""
-        return self._source(item) == []
+        return self._files_or_table(item) == []
 
     def read(self, input_index: int = 0) -> "DataFrame":
         self.stop_if_canceled()
@@ -110,17 +137,34 @@ class SparkWork(TaskOutputs):
             return self.session.createDataFrame([], schema)
         files = self._source(item)
         if isinstance(files, TableInput):
-            self.tables.add(item.input_index)
+            if not files.by_position:
+                self.tables.add(item.input_index)
             frame, self.sizes[item.input_index, item.unit] = self.read_table(item, files)
             return frame
+        if isinstance(files, LiveInput):
+            return self._read_live(item, files)
         size = self.sizes[item.input_index, item.unit] = weigh(files, *item.positions)
         frame = self.read_files(self.session, item, files)
         return frame.coalesce(1) if is_small(size) else frame
 
+    def _read_live(self, item: PayloadInput, source: LiveInput) -> "DataFrame":
+        """The rows of the files, then those of the table; only of one of them where the other has none of the unit."""
+        columns, size = source.table.columns, 0
+        frame = None
+        if not in_files(item, source):
+            frame, size = self.read_table(item, source)
+        if frame is None or not in_table(item, source):
+            session = self.session if frame is None else frame.sparkSession
+            rows = project_files(self.read_files(session, item, source.files), item.name, columns)
+            size += weigh(source.files, *item.positions)
+            frame = rows if frame is None else rows.unionAll(frame)
+        self.sizes[item.input_index, item.unit] = size
+        return frame.coalesce(1) if is_small(size) else frame
+
     def open_input(self, item: PayloadInput) -> InputFiles | None:
         """The files of an input, for operators whose Spark tasks read them by themselves; None: it has none yet."""
-        files = self._source(item)
-        if isinstance(files, TableInput):
+        files = self._files_or_table(item)
+        if not isinstance(files, list):
             raise NonRetryableError(f"the input {item.name} is a table, and this operator reads files")
         if not files:
             return None
@@ -152,8 +196,11 @@ class SparkWork(TaskOutputs):
         return self.seal_output(output_index, report.files, None)
 
     def _in_place(self) -> tuple[tuple[int, int], ...]:
-        files = next(iter(self.sources.values()))
-        if len(self.sources) > 1 or isinstance(files, TableInput) or self.context.inputs[0].scope is not None:
+        read_inputs = [item for item in self.context.inputs if (item.input_index, item.unit) in self.sources]
+        if len(self.sources) > 1 or not read_inputs or self.context.inputs[0].scope is not None:
+            return ()
+        files = self._files_or_table(read_inputs[0])
+        if not isinstance(files, list):
             return ()
         return file_ranges(files, *self.unit.blocks, self.session.sparkContext.defaultParallelism)
 

@@ -14,7 +14,13 @@ from tracelake.catalogue.context import NonRetryableError
 from tracelake.catalogue.sql.findings import SqlRefusedError
 from tracelake.model.dag import CheckKind, OutputCheck, ReadMode
 from tracelake.spark.checks.conditions import ROW_KINDS, offends
-from tracelake.spark.checks.messages import describe
+from tracelake.spark.checks.reports import (
+    SampleBudget,
+    find_columns,
+    report_row_count,
+    report_rows,
+    report_unevaluated,
+)
 from tracelake.spark.checks.samples import Sample, take_sample
 from tracelake.spark.operators.spark_sql import names_of_the_query, prepare_session, run_query, unit_parameters
 from tracelake.wire.task_calls import CheckReport
@@ -25,9 +31,6 @@ if TYPE_CHECKING:
 
     from tracelake.spark.work import SparkWork
 
-_MAX_SAMPLE_CHARACTERS = 64 * 1024
-"""Of all samples of an attempt."""
-_MAX_MESSAGE = 600
 _NO_INDEX = -1
 
 
@@ -35,7 +38,7 @@ _NO_INDEX = -1
 class CheckEvaluation:
     work: "SparkWork"
     reports: list[CheckReport] = field(default_factory=list)
-    _sample_characters: int = 0
+    samples: SampleBudget = field(default_factory=SampleBudget)
 
     def check_files(self) -> None:
         """Evaluate the checks of all outputs that are files."""
@@ -84,17 +87,6 @@ class CheckEvaluation:
         self.reports += reports
         return reports
 
-    def keep_sample(self, sample: Sample) -> Sample:
-        """As much of it as the report has room for."""
-        rows = []
-        for row in sample:
-            size = sum(len(name) + len(text or "") for name, text in row.items())
-            if self._sample_characters + size > _MAX_SAMPLE_CHARACTERS:
-                break
-            self._sample_characters += size
-            rows.append(row)
-        return rows
-
 
 def _is_in_one_pass(check: OutputCheck) -> bool:
     return check.kind in ROW_KINDS or check.kind is CheckKind.ROW_COUNT
@@ -128,7 +120,7 @@ class OutputRows:
                 columns = [F.col(f"c{index}") for index in positions]
                 conditions[check.name] = offends(check, columns, [self._types[index] for index in positions])
             except NonRetryableError as error:
-                reports.append(self._unevaluated(check, error))
+                reports.append(report_unevaluated(check, error))
         done = {report.name for report in reports}
         remaining = [check for check in checks if check.name not in done]
         if not remaining:
@@ -138,7 +130,7 @@ class OutputRows:
             with names_of_the_query(self._work, {}):
                 row = self._plain.agg(F.count(F.lit(1)), *sums).collect()[0]
         except NonRetryableError as error:
-            return [*reports, *(self._unevaluated(check, error) for check in remaining)]
+            return [*reports, *(report_unevaluated(check, error) for check in remaining)]
         self._count = row[0]
         offending = {name: row[place] or 0 for place, name in enumerate(conditions, 1)}
         return [*reports, *(self._report_pass(check, offending, conditions) for check in remaining)]
@@ -146,9 +138,7 @@ class OutputRows:
     def _report_pass(self, check: OutputCheck, offending: dict[str, int], conditions: dict[str, Any]) -> CheckReport:
         if check.kind is CheckKind.ROW_COUNT:
             assert self._count is not None
-            low, high = _bound(check.min), _bound(check.max)
-            fits = (low is None or self._count >= low) and (high is None or self._count <= high)
-            return self._report(check, 0 if fits else self._count, [], passed=fits)
+            return report_row_count(check, self._count)
         number = offending[check.name]
         sample: Sample = []
         if number:
@@ -169,7 +159,7 @@ class OutputRows:
             with names_of_the_query(self._work, {}):
                 return evaluate(check)
         except NonRetryableError as error:
-            return self._unevaluated(check, error)
+            return report_unevaluated(check, error)
 
     def _check_unique(self, check: OutputCheck) -> CheckReport:
         import pyspark.sql.functions as F  # noqa: N812
@@ -260,45 +250,16 @@ class OutputRows:
     # --- reports
 
     def _positions(self, check: OutputCheck) -> list[int]:
-        if missing := [name for name in check.columns if name not in self._names]:
-            raise NonRetryableError(f"the output has no column {missing[0]}; it has {', '.join(self._names[:20])}")
-        return [self._names.index(name) for name in check.columns]
+        return find_columns(check, self._names)
 
     def _rows(self) -> int:
         if self._count is None:
             self._count = self._plain.count()
         return self._count
 
-    def _report(self, check: OutputCheck, number: int, sample: Sample, *, passed: bool | None = None) -> CheckReport:
-        fits = number == 0 if passed is None else passed
-        rows = self._rows()
-        return CheckReport(
-            output_index=check.output_index,
-            name=check.name,
-            kind=check.kind,
-            severity=check.severity,
-            passed=fits,
-            rows=rows,
-            offending_rows=number,
-            message="" if fits else describe(check, number, rows)[:_MAX_MESSAGE],
-            sample=self._evaluation.keep_sample(sample),
-        )
-
-    def _unevaluated(self, check: OutputCheck, error: NonRetryableError) -> CheckReport:
-        text = f"it cannot be evaluated: {error}"[:_MAX_MESSAGE].encode("utf-8", "replace").decode()
-        return CheckReport(
-            output_index=check.output_index,
-            name=check.name,
-            kind=check.kind,
-            severity=check.severity,
-            passed=False,
-            message=text,
-        )
+    def _report(self, check: OutputCheck, number: int, sample: Sample) -> CheckReport:
+        return report_rows(check, number, self._rows(), self._evaluation.samples.keep(sample))
 
 
 def _none_is_null(keys: Sequence[str]) -> str:
     return " AND ".join(f"{key} IS NOT NULL" for key in keys)
-
-
-def _bound(value: object) -> int | None:
-    return value if isinstance(value, int) else None

@@ -19,20 +19,25 @@ def take_sample(frame: "DataFrame", names: Sequence[str], first: Sequence[int] =
     """Rows of a frame whose columns are called as `names`; the columns `first` come first, by their positions."""
     import pyspark.sql.functions as F  # noqa: N812
 
-    order = [*first, *(index for index in range(len(names)) if index not in first)][:MAX_COLUMNS]
+    order = order_columns(len(names), first)
     # By position: names may be anything, and two may be the same.
     plain = frame.toDF(*(f"c{index}" for index in range(len(names))))
     types = [field.dataType.typeName() for field in plain.schema.fields]
     columns = [_text(F.col(f"c{index}"), types[index]).alias(f"t{place}") for place, index in enumerate(order)]
     rows = plain.select(*columns).limit(MAX_SAMPLE_ROWS).collect()
-    labels = _labels([names[index] for index in order])
+    labels = label_columns([names[index] for index in order])
     return [
         {
-            label: None if value is None else _shorten(value, types[index])
+            label: None if value is None else shorten(value, types[index])
             for label, index, value in zip(labels, order, row, strict=True)
         }
         for row in rows
     ]
+
+
+def order_columns(number: int, first: Sequence[int]) -> list[int]:
+    """The columns that a sample shows, by their positions: those of the check, then others."""
+    return [*first, *(index for index in range(number) if index not in first)][:MAX_COLUMNS]
 
 
 def _text(column: "Column", kind: str) -> "Column":
@@ -43,13 +48,14 @@ def _text(column: "Column", kind: str) -> "Column":
     return F.substring(column.cast("string"), 1, MAX_TEXT + 1)
 
 
-def _shorten(value: str, kind: str) -> str:
+def shorten(value: str, kind: str) -> str:
+    """A value of a sample, with at most so many visible characters; of the type `binary` as hexadecimal digits."""
     most = 2 + 2 * _MAX_BYTES if kind == "binary" else MAX_TEXT
     plain = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in value)
     return plain if len(plain) <= most else f"{plain[:most]}..."
 
 
-def _labels(names: Sequence[str]) -> list[str]:
+def label_columns(names: Sequence[str]) -> list[str]:
     """Names of columns that are short and differ."""
     labels: list[str] = []
     for name in names:

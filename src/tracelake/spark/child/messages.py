@@ -82,6 +82,15 @@ class FilesAnswer(msgspec.Struct, frozen=True, tag="files"):
 
 class TableAnswer(msgspec.Struct, frozen=True, tag="table"):
     columns: list[TableColumn]
+    by_position: bool = False
+
+
+class LiveAnswer(msgspec.Struct, frozen=True, tag="live"):
+    """Files up to a boundary, and a table above it."""
+
+    files: list[ObjectMeta]
+    table: TableAnswer
+    boundary: int | None = None
 
 
 class TableParts(msgspec.Struct, frozen=True, tag="parts"):
@@ -117,7 +126,15 @@ class FailureAnswer(msgspec.Struct, frozen=True, tag="failure"):
 
 
 AnswerBody: TypeAlias = (
-    FilesAnswer | TableAnswer | TableParts | ObjectAnswer | UrlsAnswer | SchemaAnswer | Accepted | FailureAnswer
+    FilesAnswer
+    | TableAnswer
+    | LiveAnswer
+    | TableParts
+    | ObjectAnswer
+    | UrlsAnswer
+    | SchemaAnswer
+    | Accepted
+    | FailureAnswer
 )
 
 
@@ -149,6 +166,8 @@ class AskTable(msgspec.Struct, frozen=True, tag="table"):
     """How the rows of an input that is a table are cut into parts."""
 
     input_index: int
+    unit: Unit | None = None
+    """Other positions than those of the input, of a table that is read by positions."""
 
 
 class AskRows(msgspec.Struct, frozen=True, tag="rows"):

@@ -20,12 +20,14 @@ from tracelake.catalogue import read_config
 from tracelake.catalogue.context import (
     Batch,
     CanceledError,
+    LiveInput,
     NonRetryableError,
     OperatorContext,
     OperatorResult,
     TableInput,
 )
 from tracelake.model.dag import Schema
+from tracelake.model.log_attribution import ATTEMPT_KEY, RECORD_FIELD
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark import gateway
 from tracelake.spark.child.messages import (
@@ -42,6 +44,7 @@ from tracelake.spark.child.messages import (
     Channel,
     ChannelError,
     FilesAnswer,
+    LiveAnswer,
     Progress,
     Ready,
     RunAttempt,
@@ -160,6 +163,7 @@ class SparkProcess:
         return answer.result()
 
     def _run(self, message: RunAttempt) -> None:
+        ATTEMPT_KEY.set(message.key)
         cancel = self._cancels[message.key]
         try:
             done = AttemptDone(message.key, result=self._result(message, cancel))
@@ -198,7 +202,7 @@ class SparkProcess:
         if isinstance(error, CanceledError) or cancel.is_set():
             return AttemptFailure("CanceledError", "", canceled=True)
         explained = explain(error) if isinstance(error, Exception) else error
-        logger.warning("operator failed", exc_info=error)
+        log_failure(error, explained)
         return AttemptFailure(
             type(explained).__name__,
             str(explained)[:_MOST_TEXT].encode("utf-8", "replace").decode(),
@@ -209,10 +213,13 @@ class SparkProcess:
     def _context(self, message: RunAttempt, cancel: threading.Event) -> OperatorContext:
         key = message.key
 
-        def files(item: PayloadInput) -> list[ObjectMeta] | TableInput:
+        def files(item: PayloadInput) -> list[ObjectMeta] | TableInput | LiveInput:
             answer = check(self.ask(key, AskFiles(item.input_index, item.unit)))
             if isinstance(answer, TableAnswer):
-                return TableInput(tuple(answer.columns))
+                return TableInput(tuple(answer.columns), answer.by_position)
+            if isinstance(answer, LiveAnswer):
+                table = TableInput(tuple(answer.table.columns), answer.table.by_position)
+                return LiveInput(answer.files, table, answer.boundary)
             assert isinstance(answer, FilesAnswer)
             return answer.files
 
@@ -247,6 +254,14 @@ class SparkProcess:
         )
 
 
+def log_failure(error: BaseException, explained: BaseException) -> None:
+    """An error of the user's own query in the words that are reported; anything unexpected with its traceback."""
+    if isinstance(explained, NonRetryableError):
+        logger.warning("operator failed: %s", explained)
+    else:
+        logger.warning("operator failed", exc_info=error)
+
+
 def _end_with_java() -> None:
     """The worker then says what became of the attempts, and starts another process."""
     gateway.wait_for_end()
@@ -264,7 +279,9 @@ class _JsonHandler(logging.StreamHandler[Any]):
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
         name = record.name.removeprefix("spark.")
-        return json.dumps({"level": _LEVELS.get(record.levelno, "INFO"), "logger": name, "message": text[:10_000]})
+        line = {"level": _LEVELS.get(record.levelno, "INFO"), "logger": name, "message": text[:10_000]}
+        key = getattr(record, RECORD_FIELD, None) or ATTEMPT_KEY.get()
+        return json.dumps(line | {"attempt": key} if key else line)
 
 
 _LEVELS = {

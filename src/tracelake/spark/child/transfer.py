@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tracelake.catalogue.context import AttemptLostError, CanceledError, NonRetryableError, TableInput
-from tracelake.errors import StoreUnavailableError
+from tracelake.catalogue.context import AttemptLostError, CanceledError, LiveInput, NonRetryableError, TableInput
+from tracelake.errors import BoundaryMovedError, StoreUnavailableError
 from tracelake.ports import ContentMismatchError, ObjectChangedError, ObjectExistsError, ObjectMeta
 from tracelake.spark.child.messages import (
     AnswerBody,
@@ -41,7 +41,7 @@ from tracelake.spark.child.messages import (
     executor_channel,
     relay_channel,
 )
-from tracelake.spark.reader import BYTES_PER_VALUE, Reader, Selection, kept_values, select
+from tracelake.spark.reader import BYTES_PER_VALUE, Reader, select, select_of_table
 from tracelake.spark.signed import SignedTransfer
 from tracelake.wire.units import PayloadInput
 
@@ -73,6 +73,8 @@ def check(answer: AnswerBody) -> AnswerBody:
         return answer
     if answer.kind == StoreUnavailableError.__name__:
         raise StoreUnavailableError(answer.text)
+    if answer.kind == BoundaryMovedError.__name__:
+        raise BoundaryMovedError(answer.text)
     raise _KINDS.get(answer.kind, BrokerFailedError)(answer.text)
 
 
@@ -203,17 +205,17 @@ class BrokeredTables:
     transfer: BrokerTransfer
     ask: Callable[[AskBody], AnswerBody]
 
-    def read(self, item: PayloadInput, declared: TableInput) -> "tuple[DataFrame, int]":
+    def read(self, item: PayloadInput, declared: TableInput | LiveInput) -> "tuple[DataFrame, int]":
         """The rows, and about how many bytes they are."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        answer = self.ask(AskTable(item.input_index))
+        answer = self.ask(AskTable(item.input_index, item.unit if item.scope is None else None))
         assert isinstance(answer, TableParts)
         schema = pa.ipc.read_schema(pa.py_buffer(answer.arrow_schema))
-        frame = self.session.range(0, answer.parts, 1, answer.parts).mapInArrow(
+        frame = self.session.range(0, answer.parts, 1, max(1, answer.parts)).mapInArrow(
             _rows_function(self.transfer, item.input_index), from_arrow_schema(schema)
         )
-        selection = Selection(where=kept_values(declared.columns, item.where))
+        selection = select_of_table(item, declared)
         return select(frame, item.name, selection), answer.rows * len(schema) * BYTES_PER_VALUE
 
 
@@ -235,14 +237,19 @@ class ExportedTables:
     reader: Reader
     ask: Callable[[AskBody], AnswerBody]
 
-    def read(self, item: PayloadInput, declared: TableInput) -> "tuple[DataFrame, int]":
+    def read(self, item: PayloadInput, declared: TableInput | LiveInput) -> "tuple[DataFrame, int]":
         """The rows, and about how many bytes they are."""
-        cut = self.ask(AskTable(item.input_index))
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        cut = self.ask(AskTable(item.input_index, item.unit if item.scope is None else None))
         assert isinstance(cut, TableParts)
         files = []
         for part in range(cut.parts):
             answer = self.ask(AskExport(item.input_index, part))
             assert isinstance(answer, ObjectAnswer)
             files.append(answer.meta)
-        selection = Selection(where=kept_values(declared.columns, item.where))
-        return self.reader.read(item.name, files, selection), cut.rows * len(declared.columns) * BYTES_PER_VALUE
+        schema = pa.ipc.read_schema(pa.py_buffer(cut.arrow_schema))
+        if not files:
+            return self.reader.session.createDataFrame([], from_arrow_schema(schema)), 0
+        selection = select_of_table(item, declared)
+        return self.reader.read(item.name, files, selection), cut.rows * len(schema) * BYTES_PER_VALUE

@@ -23,6 +23,15 @@ class Transaction(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     type: str | None = None
 
 
+class SparseTransaction(Transaction, kw_only=True, rename="camel", gc=False):
+    """Of a chain whose own types lack what those of Ethereum have; `answer_checks` looks whose they are."""
+
+    gas: str | None = None  # type: ignore[assignment]
+    input: str | None = None  # type: ignore[assignment]
+    nonce: str | None = None  # type: ignore[assignment]
+    value: str | None = None  # type: ignore[assignment]
+
+
 class BlockHeader(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     """A block asked for without its transactions: their hashes only."""
 
@@ -57,6 +66,13 @@ class Log(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     block_hash: str
     log_index: str
     removed: bool = False
+
+
+class FilteredLog(Log, rename="camel", gc=False, kw_only=True):
+    """A log that comes without its receipt, so that it has to say where it is."""
+
+    block_number: str
+    transaction_index: str
 
 
 class Receipt(msgspec.Struct, rename="camel", gc=False, kw_only=True):

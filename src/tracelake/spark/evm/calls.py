@@ -22,6 +22,10 @@ class RpcAnswer(msgspec.Struct, Generic[T], frozen=True, gc=False):
     error: RpcErrorBody | None = None
 
 
+REVERTED = object()
+"""The result of a call that failed in the contract: an answer, and no fault of the node."""
+
+
 class AnswerDecoder:
     """Decodes the answers to calls whose results are all of one type: a batch has a list, a single call an object."""
 

@@ -24,9 +24,11 @@ from tracelake.spark.evm.answer_checks import check_follows
 from tracelake.spark.evm.endpoints import RpcEndpoint
 from tracelake.spark.evm.errors import ReorganisedError, RpcError
 from tracelake.spark.evm.fetch import Stretch, fetch
+from tracelake.spark.evm.log_fetch import fetch_logs
 from tracelake.spark.evm.node import RpcOptions
 from tracelake.spark.evm.node_pool import RpcPool
-from tracelake.spark.evm.tables import SCHEMAS
+from tracelake.spark.evm.read_options import USUAL, ReadOptions
+from tracelake.spark.evm.tables import schema_of
 from tracelake.spark.python_gc import settle
 from tracelake.spark.writer import PartWriter, Target
 
@@ -34,6 +36,8 @@ STREAMS = 3
 _STRETCH_BYTES = 4 * 1024 * 1024
 _FIRST_BLOCKS, _MOST_BLOCKS = 8, 100
 """Of a stretch: while nobody knows how large blocks are, and at most."""
+_FIRST_LOG_BLOCKS, _MOST_LOG_BLOCKS = 2_000, 10_000
+"""The same where only some logs are read."""
 _READINGS = 3
 _KEPT_POOLS = 4
 SKIPPED = "skipped"
@@ -79,6 +83,7 @@ class Chunks:
     size: int
     parts: int | None = None
     """How many Spark tasks share the chunks, each with every so manieth of them; None: one each."""
+    reading: ReadOptions = USUAL
 
     @property
     def count(self) -> int:
@@ -114,10 +119,13 @@ class Chunks:
     def _written(self, first: int, last: int) -> list[dict[str, object]]:
         pool = shared_pool(self.endpoints, self.options)
         for reading in range(_READINGS):
-            writers = {table: PartWriter(target, SCHEMAS[table]) for table, target in self.targets.items()}
+            writers = {
+                table: PartWriter(target, schema_of(table, self.reading.optional(table)))
+                for table, target in self.targets.items()
+            }
             try:
                 with _uncollected():
-                    ends = read_chunk(pool, first, last, writers)
+                    ends = read_chunk(pool, first, last, writers, self.reading)
                 return [
                     {
                         "table": table,
@@ -162,9 +170,11 @@ class ChunkEnds(NamedTuple):
     last_time: int
 
 
-def read_chunk(pool: RpcPool, first: int, last: int, writers: Mapping[str, PartWriter]) -> ChunkEnds:
+def read_chunk(
+    pool: RpcPool, first: int, last: int, writers: Mapping[str, PartWriter], options: ReadOptions = USUAL
+) -> ChunkEnds:
     ends, previous = None, None
-    for stretch in stretches(pool, first, last, writers.keys()):
+    for stretch in stretches(pool, first, last, writers.keys(), options):
         check_follows(stretch.numbers[0], stretch.first_parent, previous, ReorganisedError)
         begin = (stretch.first_parent, stretch.first_time) if ends is None else (ends.first_parent, ends.first_time)
         previous = stretch.last_hash
@@ -176,9 +186,14 @@ def read_chunk(pool: RpcPool, first: int, last: int, writers: Mapping[str, PartW
     return ends
 
 
-def stretches(pool: RpcPool, first: int, last: int, tables: Collection[str]) -> Iterator[Stretch]:
+def stretches(
+    pool: RpcPool, first: int, last: int, tables: Collection[str], options: ReadOptions = USUAL
+) -> Iterator[Stretch]:
     """In the order of the blocks, `STREAMS` of them on their way at a time."""
-    size, following = min(pool.options.batch_size, _FIRST_BLOCKS), first
+    is_filtered = options.filter is not None
+    size = _FIRST_LOG_BLOCKS if is_filtered else min(pool.options.batch_size, _FIRST_BLOCKS)
+    most = _MOST_LOG_BLOCKS if is_filtered else _MOST_BLOCKS
+    read, following = fetch_logs if is_filtered else fetch, first
     coming: deque[Future[Stretch]] = deque()
     stop = threading.Event()
     with ThreadPoolExecutor(STREAMS, thread_name_prefix="rpc") as threads:
@@ -186,11 +201,11 @@ def stretches(pool: RpcPool, first: int, last: int, tables: Collection[str]) -> 
             while following <= last or coming:
                 while following <= last and len(coming) < STREAMS:
                     numbers = range(following, min(last, following + size - 1) + 1)
-                    coming.append(threads.submit(fetch, pool, numbers, tables, stop))
+                    coming.append(threads.submit(read, pool, numbers, tables, stop, options))
                     following = numbers[-1] + 1
                 stretch = coming.popleft().result()
                 bytes_per_block = sum(table.nbytes for table in stretch.tables.values()) / len(stretch.numbers)
-                size = max(1, min(_MOST_BLOCKS, int(_STRETCH_BYTES / max(1.0, bytes_per_block))))
+                size = max(1, min(most, int(_STRETCH_BYTES / max(1.0, bytes_per_block))))
                 yield stretch
         finally:
             stop.set()  # after a failure the others are not waited for longer than their requests take

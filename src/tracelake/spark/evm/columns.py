@@ -165,9 +165,14 @@ def _parse(name: str, texts: Texts, width: int) -> Letters | None:
     return parsed
 
 
-def words(name: str, values: Sequence[str] | Texts) -> tuple[pa.Array, pa.Array, pa.Array]:
+def words(name: str, values: Sequence[str | None] | Texts) -> tuple[pa.Array, pa.Array, pa.Array]:
     """Numbers as 32 bytes each, the highest first; as decimal text; and as floats, the nearest that there are."""
     texts = _texts(values)
+    if texts.nulls is not None:
+        is_null = texts.nulls
+        places = pa.array(np.cumsum(~is_null) - 1, mask=is_null)
+        exact, decimals, floats = words(name, Texts(texts.parts, texts.count))
+        return exact.take(places), decimals.take(places), floats.take(places)
     parsed = _parse(name, texts, WORD_BYTES)
     if parsed is None:
         exact = integers(name, texts.to_list())

@@ -1,9 +1,13 @@
-"""Where the nodes are. Their addresses often carry keys, so they are shown by scheme, host and port alone."""
+"""Where the nodes are. Their addresses often carry keys, so they are shown by scheme, host and port alone.
+
+Everything is read over HTTP. An address of a WebSocket (ws://, wss://) may stand among the others: whoever follows the
+head of a chain lets it announce new blocks (`resolve_announcers`), and everybody else passes it over.
+"""
 
 import base64
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -13,6 +17,9 @@ from tracelake.spark.evm.errors import NoEndpointError
 PREFIX = "TRACE_RPC_"
 _SHORT = 4
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)
+_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+READABLE = ("http", "https")
+ANNOUNCING = ("ws", "wss")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -50,19 +57,20 @@ class RpcEndpoint:
 
 
 ResolveEndpoints: TypeAlias = Callable[[str, str], tuple[RpcEndpoint, ...]]
-"""From a task's org and the name that its job's config gives (`rpc`) to the nodes behind it, which are that org's own;
-raises `NoEndpointError`."""
+"""From a task's org and the name that its job's config gives (`rpc`) to the nodes behind it, which are that org's own,
+with their WebSockets; raises `NoEndpointError`."""
 
 
-def parse_endpoint(url: str) -> RpcEndpoint:
+def parse_endpoint(url: str, schemes: Collection[str] = READABLE) -> RpcEndpoint:
     """Raises ValueError, which says nothing of the address."""
     try:
         parts = urlsplit(url.strip())
         port = parts.port
     except ValueError:
         raise ValueError("an RPC address is not a URL") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("an RPC address must begin with http:// or https:// and name a host")
+    if parts.scheme not in schemes or not parts.hostname:
+        beginnings = " or ".join(f"{scheme}://" for scheme in schemes)
+        raise ValueError(f"an RPC address must begin with {beginnings} and name a host")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if not path.isascii() or any(character <= " " for character in path):
         raise ValueError("an RPC address has characters that must be percent-encoded")
@@ -70,24 +78,29 @@ def parse_endpoint(url: str) -> RpcEndpoint:
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         authorization = "Basic " + base64.b64encode(pair.encode()).decode()
-    return RpcEndpoint(
-        parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), path, authorization
-    )
+    return RpcEndpoint(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], path, authorization)
 
 
 def endpoints_of(name: str, addresses: Mapping[str, str], *, absent: str | None = None) -> tuple[RpcEndpoint, ...]:
-    """`addresses`: by endpoint name, the URLs of its nodes, separated by commas. `absent` is the error without any."""
+    """All addresses of a name, those of WebSockets included. `addresses`: by endpoint name, the URLs of its nodes,
+    separated by commas. `absent` is the error without any."""
     urls = [url for url in addresses.get(name, "").split(",") if url.strip()]
     if not urls:
         raise NoEndpointError(
             absent
             or f"there are no RPC endpoints called {name!r}: set {PREFIX}{name.upper()} on the workers"
-            " to the URLs of the nodes, separated by commas"
+            " to the URLs of the nodes, separated by commas, or start the stack with its recorded chain"
+            " (`trace up --set recorded_chain=example`); then retry the task"
         )
     try:
-        endpoints = tuple(dict.fromkeys(parse_endpoint(url) for url in urls))
+        endpoints = tuple(dict.fromkeys(parse_endpoint(url, (*READABLE, *ANNOUNCING)) for url in urls))
     except ValueError as error:
         raise NoEndpointError(f"the RPC endpoints called {name!r} cannot be used: {error}") from None
+    if not any(endpoint.scheme in READABLE for endpoint in endpoints):
+        raise NoEndpointError(
+            f"the RPC endpoints called {name!r} cannot be used: a WebSocket only announces blocks, so an address that"
+            " begins with http:// or https:// must stand beside it"
+        )
     return endpoints
 
 
@@ -113,4 +126,10 @@ def resolve_with(resolve: ResolveEndpoints) -> None:
 
 
 def resolve(org: str, name: str) -> tuple[RpcEndpoint, ...]:
-    return _Resolver.resolve(org, name)
+    """The nodes to read from."""
+    return tuple(endpoint for endpoint in _Resolver.resolve(org, name) if endpoint.scheme in READABLE)
+
+
+def resolve_announcers(org: str, name: str) -> tuple[RpcEndpoint, ...]:
+    """The WebSockets of nodes; there may be none."""
+    return tuple(endpoint for endpoint in _Resolver.resolve(org, name) if endpoint.scheme in ANNOUNCING)

@@ -80,6 +80,21 @@ class TooLargeError(RpcError):
         """The largest batch, where the node named it."""
 
 
+class LogRangeError(RpcError):
+    """The node would answer a query of logs for fewer blocks."""
+
+    kind = "rpc_too_large"
+
+    def __init__(
+        self, message: str, *, host: str = "", limits: tuple[int, ...] = (), proposed: int | None = None
+    ) -> None:
+        super().__init__(message, host=host)
+        self.limits = limits
+        """Numbers that the node named, one of which may be the most blocks."""
+        self.proposed = proposed
+        """Blocks of the range that the node proposed."""
+
+
 class BatchRefusedError(RpcError):
     """The node answers single calls, but not this batch."""
 
@@ -98,6 +113,20 @@ class NoSuchMethodError(RpcError):
         super().__init__(message, host=host)
         self.certain = certain
         """By the code that JSON-RPC has for it. Otherwise by words, which a second refusal has to confirm."""
+
+
+class NoTracesError(RefusedError):
+    """The node has no method that traces a block. Another node may."""
+
+    kind = "rpc_no_traces"
+    retryable = False
+
+
+class NoStateError(RefusedError):
+    """The node does not keep the state of a block that far back. Another node may."""
+
+    kind = "rpc_no_state"
+    retryable = False
 
 
 class AnswerError(RpcError):
@@ -132,6 +161,18 @@ class ForeignReceiptsError(AnswerError):
     """Receipts, transactions or logs that say they are of another block."""
 
     kind = "rpc_foreign_receipts"
+
+
+class WrongTracesError(AnswerError):
+    """Traces that are not those of the block's transactions, or not all of them."""
+
+    kind = "rpc_wrong_traces"
+
+
+class ForeignTracesError(AnswerError):
+    """Traces that say they are of another block."""
+
+    kind = "rpc_foreign_traces"
 
 
 class LogGapError(AnswerError):

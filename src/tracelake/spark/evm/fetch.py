@@ -12,15 +12,13 @@ from typing import cast
 
 import pyarrow as pa
 
-from tracelake.spark.evm.answer_checks import check_blocks, check_receipts
-from tracelake.spark.evm.answers import Block, BlockHeader, Receipt
-from tracelake.spark.evm.calls import CallSet, PackingDecoder, answers_of
+from tracelake.spark.evm.answer_checks import check_blocks
+from tracelake.spark.evm.answers import Block, BlockHeader
+from tracelake.spark.evm.calls import CallSet
 from tracelake.spark.evm.columns import BadHexError
 from tracelake.spark.evm.errors import (
     AnswerError,
     MissingAnswerError,
-    NoSuchMethodError,
-    TooLargeError,
     ValueTooLargeError,
 )
 from tracelake.spark.evm.node import ProgressDeadline, RpcNode
@@ -29,20 +27,15 @@ from tracelake.spark.evm.packed import (
     AnyBlock,
     AnyReceipts,
     PackedBlock,
-    count_transactions,
-    hashes_of,
     pack_receipts,
-    pack_regular_block,
-    pack_regular_receipts,
 )
+from tracelake.spark.evm.read_options import USUAL, ReadOptions, decoders_of
+from tracelake.spark.evm.receipt_reading import ReceiptReading
 from tracelake.spark.evm.tables import blocks_table, logs_table, transactions_table
+from tracelake.spark.evm.traces_reading import PlacedTraces, TraceReading
+from tracelake.spark.evm.traces_table import traces_table
 
-_RECEIPTS = "eth_getBlockReceipts"
 _MOST_READINGS = 4
-_blocks = PackingDecoder(Block, pack_regular_block)
-_headers = answers_of(BlockHeader)
-_block_receipts = PackingDecoder(list[Receipt], pack_regular_receipts)
-_receipts = answers_of(Receipt)
 
 
 class Stretch:
@@ -62,20 +55,25 @@ class Stretch:
 
 
 def fetch(
-    pool: RpcPool, numbers: Sequence[int], tables: Collection[str], stop: threading.Event | None = None
+    pool: RpcPool,
+    numbers: Sequence[int],
+    tables: Collection[str],
+    stop: threading.Event | None = None,
+    options: ReadOptions = USUAL,
 ) -> Stretch:
     """Consecutive blocks, of which only what the tables need is asked for. `stop`: nobody wants them any more."""
     too_large: set[RpcNode] = set()
     readings: dict[RpcNode, _Reading] = {}
 
     def read(node: RpcNode, deadline: ProgressDeadline) -> Stretch:
-        reading = readings.pop(node, None) or _Reading(node, numbers, tables)
+        reading = readings.pop(node, None) or _Reading(node, numbers, tables, options)
         readings[node] = reading
         if len(readings) > _MOST_READINGS:
             del readings[next(iter(readings))]
         try:
             reading.complete(deadline)
-            chunk_tables = make_tables(reading.blocks, reading.receipts, tables, pool.options.chain_id)
+            chain_id = pool.options.chain_id
+            chunk_tables = make_tables(reading.blocks, reading.receipts, tables, chain_id, options, reading.traces)
         except MissingAnswerError:
             raise  # what is missing is asked for again, and the rest stays
         except AnswerError:
@@ -98,104 +96,63 @@ def fetch(
 class _Reading:
     """What one node has answered of a stretch so far."""
 
-    def __init__(self, node: RpcNode, numbers: Sequence[int], tables: Collection[str]) -> None:
+    def __init__(self, node: RpcNode, numbers: Sequence[int], tables: Collection[str], options: ReadOptions) -> None:
         self.blocks: list[AnyBlock] = []
         self.receipts: list[AnyReceipts] = []
         self._node = node
+        self._decoders = decoders_of(options)
         self._numbers = numbers
         self._full = "transactions" in tables
         self._with_receipts = self._full or "logs" in tables
         self._block_calls = CallSet([("eth_getBlockByNumber", [hex(number), self._full]) for number in numbers])
-        self._receipt_calls: CallSet | None = None
-        self._single_calls: CallSet | None = None
-        self._places: list[int] = []
-        """Of the blocks with transactions: the others have no receipts to ask for."""
+        self._options = options
+        self._receipts: ReceiptReading | None = None
+        self.traces: list[PlacedTraces] = []
+        self._with_traces = "traces" in tables
+        self._traces: TraceReading | None = None
 
     def complete(self, deadline: ProgressDeadline) -> None:
         """Asks for what is missing, and checks all of it."""
         if not self.blocks:
-            self._node.complete(self._block_calls, _blocks if self._full else _headers, deadline)
+            decoder = self._decoders.blocks if self._full else self._decoders.headers
+            self._node.complete(self._block_calls, decoder, deadline)
             try:
                 self.blocks = check_blocks(self._numbers, self._block_calls.results, self._node.label)
             except MissingAnswerError:
                 self._block_calls.reopen_nulls()
                 raise
+        if self._with_traces:
+            if self._traces is None:
+                partial = self._options.rules.drop_phantoms
+                self._traces = TraceReading(self._node, self._numbers, list(self.blocks), partial=partial)
+            self._traces.complete(deadline)
+            self.traces = self._traces.traces
         if self._with_receipts:
-            self._read_receipts(deadline)
-
-    def _read_receipts(self, deadline: ProgressDeadline) -> None:
-        if self._receipt_calls is None:
-            self._places = [place for place, block in enumerate(self.blocks) if count_transactions(block)]
-            self._receipt_calls = CallSet([(_RECEIPTS, [hex(self._numbers[place])]) for place in self._places])
-        if self._single_calls is None:
-            self._read_by_block(self._receipt_calls, deadline)
-        if self._single_calls is not None:
-            self._node.complete(self._single_calls, _receipts, deadline)
-        answers: list[AnyReceipts | None] = [[] for _ in self._numbers]
-        for place, receipts in zip(self._places, self._receipt_calls.results, strict=True):
-            answers[place] = receipts
-        self._add_singles(answers)
-        try:
-            self.receipts = [
-                check_receipts(number, block, of_block, self._node.label)
-                for number, block, of_block in zip(self._numbers, self.blocks, answers, strict=True)
-            ]
-        except MissingAnswerError:
-            self._reopen(self._receipt_calls)
-            raise
-
-    def _reopen(self, by_block: CallSet) -> None:
-        if self._single_calls is not None:
-            self._single_calls.reopen_nulls()
-            if self._single_calls.open:
-                return
-            self._single_calls = None
-        by_block.reopen_nulls()
-
-    def _read_by_block(self, call_set: CallSet, deadline: ProgressDeadline) -> None:
-        """If the node cannot, receipts that are still missing become single calls."""
-        while call_set.open and not self._node.lacks(_RECEIPTS):
-            try:
-                self._node.complete(call_set, _block_receipts, deadline)
-            except NoSuchMethodError as error:
-                if error.certain or not self._is_answered(call_set, deadline):
-                    self._node.mark_missing(_RECEIPTS)
-            except TooLargeError:
-                break  # those of one block together, so they are asked for one by one
-        if call_set.open:
-            blocks = [self.blocks[self._places[open_place]] for open_place in call_set.open]
-            hashes = [name for block in blocks for name in hashes_of(block)]
-            self._single_calls = CallSet([("eth_getTransactionReceipt", [name]) for name in hashes])
-
-    def _is_answered(self, call_set: CallSet, deadline: ProgressDeadline) -> bool:
-        """Asks for the first open call alone once more: words like "blocked" may be about something else."""
-        place = call_set.open[0]
-        try:
-            call_set.close([place], {place: self._node.ask([call_set.calls[place]], _block_receipts, deadline)[0]})
-        except NoSuchMethodError:
-            return False
-        return True
-
-    def _add_singles(self, answers: list[AnyReceipts | None]) -> None:
-        if self._single_calls is None or self._receipt_calls is None:
-            return
-        singles = iter(self._single_calls.results)
-        for open_place in self._receipt_calls.open:
-            place = self._places[open_place]
-            receipts = [next(singles) for _ in range(count_transactions(self.blocks[place]))]
-            answers[place] = None if None in receipts else receipts
+            if self._receipts is None:
+                self._receipts = ReceiptReading(self._node, self._numbers, self.blocks, self._options)
+            self._receipts.complete(deadline)
+            self.blocks, self.receipts = self._receipts.blocks, self._receipts.receipts
 
 
 def make_tables(
-    blocks: Sequence[AnyBlock], receipts: Sequence[AnyReceipts], tables: Collection[str], chain_id: int
+    blocks: Sequence[AnyBlock],
+    receipts: Sequence[AnyReceipts],
+    tables: Collection[str],
+    chain_id: int,
+    options: ReadOptions = USUAL,
+    traces: Sequence[PlacedTraces] = (),
 ) -> dict[str, pa.Table]:
+    """`traces`: of each block, if they are among the tables."""
     results = {}
-    packed = pack_receipts(receipts)
+    packed = pack_receipts(receipts, options.fields)
     if "blocks" in tables:
-        results["blocks"] = blocks_table(blocks, chain_id)
+        results["blocks"] = blocks_table(blocks, chain_id, options.optional("blocks"))
     if "transactions" in tables:
-        results["transactions"] = transactions_table(cast("Sequence[Block | PackedBlock]", blocks), packed, chain_id)
+        full = cast("Sequence[Block | PackedBlock]", blocks)
+        results["transactions"] = transactions_table(full, packed, chain_id, options.optional("transactions"))
     if "logs" in tables:
         transaction_hashes = results["transactions"]["transaction_hash"] if "transactions" in results else None
-        results["logs"] = logs_table(blocks, packed, chain_id, transaction_hashes)
+        results["logs"] = logs_table(blocks, packed, chain_id, transaction_hashes, options.optional("logs"))
+    if "traces" in tables:
+        results["traces"] = traces_table(blocks, traces, chain_id, options.optional("traces"))
     return results

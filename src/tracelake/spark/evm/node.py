@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tracelake.spark.evm.batching import BatchSize
-from tracelake.spark.evm.calls import AnswerDecoder, Call, CallSet, RpcAnswer
+from tracelake.spark.evm.calls import REVERTED, AnswerDecoder, Call, CallSet, RpcAnswer
 from tracelake.spark.evm.endpoints import RpcEndpoint
 from tracelake.spark.evm.errors import (
     AbandonedError,
@@ -25,6 +25,7 @@ from tracelake.spark.evm.errors import (
     HtmlAnswerError,
     IncompleteAnswerError,
     LateBlockError,
+    LogRangeError,
     MissingAnswerError,
     NoSuchMethodError,
     QuotaExhaustedError,
@@ -35,8 +36,9 @@ from tracelake.spark.evm.errors import (
     UnavailableError,
 )
 from tracelake.spark.evm.http import HttpNode, HttpOptions, NodeReply
+from tracelake.spark.evm.log_ranges import LogRangeSize
 from tracelake.spark.evm.pace import Pace
-from tracelake.spark.evm.refusals import ProviderRefusal, error_of, refusal_in
+from tracelake.spark.evm.refusals import ProviderRefusal, error_of, is_failed_call, refusal_in
 
 _ids = itertools.count(1)
 _CALLS_SHARE = 5
@@ -45,10 +47,12 @@ _MISSING_SECONDS = 600.0
 _ANSWER_BYTES = 8 * 1024 * 1024
 """What the answer to one request should have at most, so that memory follows from it and not from the batch size."""
 _STEP_SECONDS = 0.5
+_STATE_METHODS = frozenset({"eth_call", "eth_getCode", "trace_block", "debug_traceBlockByHash"})
 _PRECEDENCE: tuple[type[RpcError], ...] = (
     QuotaExhaustedError,
     RefusedError,
     BatchRefusedError,
+    LogRangeError,
     TooLargeError,
     RateLimitedError,
     NoSuchMethodError,
@@ -135,6 +139,7 @@ class RpcNode:
         self.failed_at = float("-inf")
         self.rests_until = float("-inf")
         self.in_use = 0
+        self.log_ranges = LogRangeSize(clock)
         self._secrets = endpoint.secrets
         self._http = HttpNode(endpoint, options.http, clock)
         self._options = options
@@ -309,6 +314,8 @@ class RpcNode:
                 raise AnswerError("an answer to a call that nobody made", host=self.label)
             if answer.error is None:
                 outcomes[place] = answer
+            elif calls[place][0] == "eth_call" and is_failed_call(answer.error.code, answer.error.message):
+                outcomes[place] = RpcAnswer(answer.id, REVERTED)
             else:
                 whole = len(answers) == 1  # an error alone, as the answer to a first call, is about the batch as such
                 body = answer.error
@@ -345,7 +352,11 @@ class RpcNode:
         """`place`: of the call that it is about; None: about all of them."""
         whole = place is None and len(calls) > 1
         method = "a batch" if whole else calls[place or 0][0]
-        refusal = ProviderRefusal(reply.status, code, words, reply.retry_after, method, len(calls), whole)
+        of_logs = calls[0][0] == "eth_getLogs"
+        of_state = calls[0][0] in _STATE_METHODS
+        refusal = ProviderRefusal(
+            reply.status, code, words, reply.retry_after, method, len(calls), whole, of_logs, of_state
+        )
         return error_of(refusal, self.label, self._secrets)
 
 

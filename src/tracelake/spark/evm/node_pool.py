@@ -46,9 +46,11 @@ class RpcPool:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        first_number: int = 1,
     ) -> None:
+        """`first_number`: how errors number the first node, if it is one of several pools for the same endpoints."""
         self.options = options
-        numbered = [replace(endpoint, number=number) for number, endpoint in enumerate(endpoints, 1)]
+        numbered = [replace(endpoint, number=number) for number, endpoint in enumerate(endpoints, first_number)]
         self.nodes = [RpcNode(endpoint, options, clock, sleep) for endpoint in numbered]
         self._clock = clock
         self._sleep = sleep

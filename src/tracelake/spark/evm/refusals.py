@@ -15,6 +15,8 @@ import msgspec
 from tracelake.spark.evm.errors import (
     BatchRefusedError,
     LateBlockError,
+    LogRangeError,
+    NoStateError,
     NoSuchMethodError,
     QuotaExhaustedError,
     RateLimitedError,
@@ -46,6 +48,16 @@ _LARGE_BATCH = re.compile(
     r"|(max\w*|more than|exceed\w*|too many)\b.{0,40}\bbatch"
     r"|number of requests.{0,40}exceed"
 )
+_LOG_RANGE = re.compile(
+    r"\b(block )?ranges?\b|(more than|exceed\w*|max\w*|too many|limit\w*)\b.{0,30}\b(results|logs|blocks)\b"
+    r"|log response size|response size|query timeout|query exceeds|(results|logs|blocks)\b.{0,20}\b(limit|exceed|too)"
+)
+"""In an answer to eth_getLogs: fewer blocks would be answered."""
+_BEYOND = re.compile(r"\bbeyond\b|\bhead\b|invalid block range|out of range|future")
+_PROPOSAL = re.compile(
+    r"range\b[^\d\[]{0,40}\[?\s*(0x[0-9a-f]{1,16}|\d{1,12})\s*(?:,|-|\.\.|to)\s*(0x[0-9a-f]{1,16}|\d{1,12})"
+)
+_COUNT = re.compile(r"(?<![\w.,])(\d{1,3}(?:,\d{3}){1,2}|\d{1,7})(k?)(?![\w]|[.,]\d)")
 _TOO_LARGE = re.compile(r"too (large|big)|response size|size (limit )?exceed|exceeds max|oversized")
 _RATE = re.compile(
     r"rate.?limit|limit.{0,20}\brate\b|too many (requests|calls)|requests? (count|limit)|(request|call)s? per second"
@@ -56,6 +68,18 @@ _LATE = re.compile(
     r"|\bnot yet\b|\bblock\b.{0,60}\b(not (yet )?(available|found|exist)|does not exist|unavailable|out of range)"
     r"|\bblock\b.{0,40}\b(greater than|beyond|after|higher than)\b.{0,40}\b(head|latest|last)"
 )
+_NO_STATE = re.compile(
+    r"missing trie node|(historical|required) state\b|\bpruned\b|\barchive\b"
+    r"|\bstate\b.{0,60}\b(not available|unavailable|discarded|missing)"
+)
+"""In an answer to a call that needs the state of a block."""
+_CALL_FAILED = re.compile(
+    r"execution (reverted|failed|error)|vm execution error|(vm|evm) (error|exception)|revert|out ?of ?gas"
+    r"|(invalid|undefined) ?(opcode|jump)|bad ?(instruction|jump)|stack ?(under|over)flow|stack limit|write protection"
+    r"|gas uint64 overflow|return data out of bounds|max call depth|transaction (execution )?(reverted|failed)"
+)
+"""How an answer to eth_call begins that the contract is the reason of. What follows may be the contract's own words."""
+_FAILED_CODES = frozenset({3, -32015})
 _NO_METHOD = re.compile(
     r"whitelist|not included in your|is disabled|\bblocked\b|method\b.{0,80}\b(disabled|blocked|unavailable)"
     r"|(method|api|call)\b.{0,80}\bnot (be )?(found|supported|available|allowed|enabled|permitted|exist)"
@@ -92,6 +116,10 @@ class ProviderRefusal:
     """Calls in the request."""
     whole: bool = True
     """It is about the request as such, not about one call of a batch."""
+    of_logs: bool = False
+    """The calls are queries of logs."""
+    of_state: bool = False
+    """The calls need the state of a block."""
 
 
 def refusal_in(body: bytes | bytearray) -> tuple[int | None, str]:
@@ -116,11 +144,20 @@ def refusal_in(body: bytes | bytearray) -> tuple[int | None, str]:
     return code if isinstance(code, int) else None, words
 
 
+def is_failed_call(code: int, words: str) -> bool:
+    """Whether a contract, and not the node, is why eth_call has no result. It is asked before `error_of`: a contract
+    may revert with words that look like a limit of a provider."""
+    return code in _FAILED_CODES or (code not in _RATE_CODES and _CALL_FAILED.match(words.lower()) is not None)
+
+
 def error_of(refusal: ProviderRefusal, host: str, secrets: Sequence[str] = ()) -> RpcError:
     words, status, code = refusal.words[:_MOST_READ].lower(), refusal.status, refusal.code
     account = _account(refusal, secrets)
     if status == 402 or _QUOTA.search(words):
         return QuotaExhaustedError(f"{account}: check the plan and the payment of this endpoint", host=host)
+    if refusal.of_logs and _LOG_RANGE.search(words) and not _BEYOND.search(words):
+        limits = tuple(_count(*match) for match in _COUNT.findall(words))
+        return LogRangeError(account, host=host, limits=limits, proposed=_proposed(words))
     if refusal.calls > 1:
         if _LARGE_BATCH.search(words):
             return TooLargeError(account, host=host, limit=_limit(words, refusal.calls))
@@ -130,6 +167,8 @@ def error_of(refusal: ProviderRefusal, host: str, secrets: Sequence[str] = ()) -
         return TooLargeError(account, host=host)
     if _is_rate_limit(refusal, words):
         return RateLimitedError(account, host=host, retry_after=_wait(refusal, words))
+    if refusal.of_state and _NO_STATE.search(words):
+        return NoStateError(f"{account}: it does not keep the state of this block; use an archive node", host=host)
     if _LATE.search(words):
         return LateBlockError(account, host=host)
     one_call = refusal.calls == 1 or not refusal.whole
@@ -183,6 +222,20 @@ def _wait(refusal: ProviderRefusal, words: str) -> float | None:
     unit = match.group(2)
     factor = 0.001 if unit == "ms" else 60.0 if unit.startswith("m") else 1.0
     return min(_LONGEST_WAIT, float(match.group(1)) * factor)
+
+
+def _count(digits: str, thousands: str) -> int:
+    """10,000 or 10k."""
+    return int(digits.replace(",", "")) * (1000 if thousands else 1)
+
+
+def _proposed(words: str) -> int | None:
+    """Blocks of the range that the words propose, both ends included."""
+    match = _PROPOSAL.search(words)
+    if match is None:
+        return None
+    first, last = (int(text, 16 if text[:2] == "0x" else 10) for text in match.groups())
+    return last - first + 1 if first <= last else None
 
 
 def _limit(words: str, calls: int) -> int | None:

@@ -8,15 +8,25 @@ The answers must have passed `answer_checks`: that receipts fit their transactio
 given.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracelake.spark.evm.answers import Block
 from tracelake.spark.evm.columns import BadHexError, binary, numbers, spread_lists, words, zeros_in
-from tracelake.spark.evm.packed import MOST_TOPICS, AnyBlock, PackedBlock, PackedReceipts, transaction_columns
+from tracelake.spark.evm.optional_columns import OPTIONAL, decode_optional, optional_type
+from tracelake.spark.evm.packed import (
+    MOST_TOPICS,
+    AnyBlock,
+    PackedBlock,
+    PackedReceipts,
+    block_values,
+    transaction_columns,
+    transaction_values,
+)
 from tracelake.spark.evm.texts import Texts
 
 _HASH, _ADDRESS = 32, 20
@@ -74,12 +84,46 @@ LOGS = pa.schema(
         ("chain_id", pa.uint64()),
     ]
 )
+TRACES = pa.schema(
+    [
+        ("block_number", pa.uint32()),
+        ("transaction_index", pa.uint32()),
+        ("transaction_hash", pa.binary()),
+        ("trace_index", pa.uint32()),
+        ("trace_address", pa.list_(pa.int64())),
+        ("subtraces", pa.uint32()),
+        ("trace_type", pa.string()),
+        ("call_type", pa.string()),
+        ("reward_type", pa.string()),
+        ("from_address", pa.binary()),
+        ("to_address", pa.binary()),
+        ("value_binary", pa.binary()),
+        ("value_string", pa.string()),
+        ("value_f64", pa.float64()),
+        ("gas", pa.uint64()),
+        ("gas_used", pa.uint64()),
+        ("input", pa.binary()),
+        ("output", pa.binary()),
+        ("error", pa.string()),
+        ("success", pa.bool_()),
+        ("chain_id", pa.uint64()),
+    ]
+)
 SCHEMAS = {"blocks": BLOCKS, "transactions": TRANSACTIONS, "logs": LOGS}
+"""Of the tables that every node has. `traces` need more of a node."""
 
 
-def blocks_table(blocks: Sequence[AnyBlock], chain_id: int) -> pa.Table:
+def schema_of(table: str, optional: Sequence[str] = ()) -> pa.Schema:
+    """The columns of a table, followed by these optional ones."""
+    schema: pa.Schema = TRACES if table == "traces" else SCHEMAS[table]
+    for name in optional:
+        schema = schema.append(pa.field(name, optional_type(table, name)))
+    return schema
+
+
+def blocks_table(blocks: Sequence[AnyBlock], chain_id: int, optional: Sequence[str] = ()) -> pa.Table:
     return _table(
-        BLOCKS,
+        schema_of("blocks", optional),
         binary("block_hash", [block.hash for block in blocks], _HASH),
         binary("parent_hash", [block.parent_hash for block in blocks], _HASH),
         binary("author", [block.miner for block in blocks], _ADDRESS),
@@ -89,11 +133,15 @@ def blocks_table(blocks: Sequence[AnyBlock], chain_id: int) -> pa.Table:
         numbers("timestamp", [block.timestamp for block in blocks], "uint32"),
         _saturated("base_fee_per_gas", [block.base_fee_per_gas for block in blocks]),
         _same(chain_id, len(blocks)),
+        *(decode_optional("blocks", name, block_values(blocks, OPTIONAL["blocks"][name].field)) for name in optional),
     )
 
 
 def transactions_table(
-    blocks: Sequence[Block | PackedBlock], receipts: Sequence[PackedReceipts], chain_id: int
+    blocks: Sequence[Block | PackedBlock],
+    receipts: Sequence[PackedReceipts],
+    chain_id: int,
+    optional: Sequence[str] = (),
 ) -> pa.Table:
     rows = transaction_columns(blocks)
     counts = _counts(receipts)
@@ -101,10 +149,11 @@ def transactions_table(
     input_data = binary("input", rows["input"])
     sizes = np.diff(np.frombuffer(input_data.buffers()[1], np.int32, len(values) + 1)).astype(np.uint32)
     zeros = zeros_in(input_data)
+    no_input = rows["input"].nulls
     return _table(
-        TRANSACTIONS,
+        schema_of("transactions", optional),
         pa.array(np.repeat(_numbers_of(blocks), counts)),
-        pa.array(_positions(counts).astype(np.uint64)),
+        pa.array(_transaction_places(receipts, counts).astype(np.uint64)),
         binary("transaction_hash", rows["hash"], _HASH),
         numbers("nonce", rows["nonce"], "uint64"),
         binary("from_address", rows["from_"], _ADDRESS),
@@ -120,11 +169,34 @@ def transactions_table(
         _saturated("max_priority_fee_per_gas", rows["max_priority_fee_per_gas"]),
         _saturated("max_fee_per_gas", rows["max_fee_per_gas"]),
         _success([status for of_block in receipts for status in of_block.statuses]),
-        pa.array(sizes),
-        pa.array(zeros),
-        pa.array(sizes - zeros),
+        pa.array(sizes, mask=no_input),
+        pa.array(zeros, mask=no_input),
+        pa.array(sizes - zeros, mask=no_input),
         _same(chain_id, len(values)),
+        *(_optional_of_transactions(name, blocks, receipts, counts) for name in optional),
     )
+
+
+def _optional_of_transactions(
+    name: str, blocks: Sequence[Block | PackedBlock], receipts: Sequence[PackedReceipts], counts: npt.NDArray[np.int64]
+) -> pa.Array:
+    if name not in OPTIONAL["transactions"]:
+        return copied_column(name, blocks, counts)
+    column = OPTIONAL["transactions"][name]
+    if column.of_receipt:
+        values = [value for of_some in receipts for value in of_some.fields[column.field]]
+    else:
+        values = transaction_values(blocks, column.field)
+    return decode_optional("transactions", name, values)
+
+
+def copied_column(name: str, blocks: Sequence[AnyBlock], counts: npt.NDArray[np.int64]) -> pa.Array:
+    """A column of blocks, repeated for each of their rows."""
+    if name == "block_hash":
+        column = binary(name, [block.hash for block in blocks], _HASH)
+    else:
+        column = numbers(name, [block.timestamp for block in blocks], "uint32")
+    return column.take(pa.array(np.repeat(np.arange(len(blocks)), counts)))
 
 
 def logs_table(
@@ -132,6 +204,7 @@ def logs_table(
     receipts: Sequence[PackedReceipts],
     chain_id: int,
     hashes: pa.Array | pa.ChunkedArray | None = None,
+    optional: Sequence[str] = (),
 ) -> pa.Table:
     """`hashes`: those of the transactions, if they were decoded before; a log's is its receipt's."""
     by_fate = np.array([count for of_some in receipts for count in of_some.log_counts], np.int64)
@@ -139,23 +212,30 @@ def logs_table(
     passed = np.concatenate(([0], np.cumsum(by_fate)))
     ends = np.cumsum(fates_of)
     by_block = passed[ends] - passed[ends - fates_of]
-    places = _positions(fates_of)
+    places = _transaction_places(receipts, fates_of)
     if hashes is None:
         hashes = binary("transaction_hash", Texts.concat([of_block.hashes for of_block in receipts]), _HASH)
     topic_counts = np.array([count for of_some in receipts for count in of_some.topic_counts], np.int64)
+    data = binary("data", Texts.concat([of_block.data for of_block in receipts]))
     return _table(
-        LOGS,
+        schema_of("logs", optional),
         pa.array(np.repeat(_numbers_of(blocks), by_block)),
         pa.array(np.repeat(places, by_fate).astype(np.uint32)),
-        pa.array(_positions(by_block).astype(np.uint32)),
+        pa.array(_log_places(receipts, by_block).astype(np.uint32)),
         hashes.take(pa.array(np.repeat(np.arange(len(by_fate)), by_fate))),
         binary("address", Texts.concat([of_block.address for of_block in receipts]), _ADDRESS),
         *spread_lists(
             "topics", Texts.concat([of_block.topics for of_block in receipts]), topic_counts, MOST_TOPICS, _HASH
         ),
-        binary("data", Texts.concat([of_block.data for of_block in receipts])),
+        data,
         _same(chain_id, len(topic_counts)),
+        *(sizes_of(data) if name == "n_data_bytes" else copied_column(name, blocks, by_block) for name in optional),
     )
+
+
+def sizes_of(values: pa.Array) -> pa.Array:
+    """How many bytes each has."""
+    return pc.binary_length(values).cast(pa.uint32())
 
 
 def _table(schema: pa.Schema, *columns: pa.Array) -> pa.Table:
@@ -204,6 +284,29 @@ def _positions(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     starts = np.cumsum(counts) - counts
     total = int(counts.sum())
     return np.arange(total, dtype=np.int64) - np.repeat(starts, counts)
+
+
+def _transaction_places(receipts: Sequence[PackedReceipts], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """In their blocks."""
+    return _replaced_positions(counts, [(len(of_some.hashes), of_some.places) for of_some in receipts])
+
+
+def _log_places(receipts: Sequence[PackedReceipts], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """In their blocks, or as the node numbers them."""
+    return _replaced_positions(counts, [(len(of_some.topic_counts), of_some.log_places) for of_some in receipts])
+
+
+def _replaced_positions(
+    counts: npt.NDArray[np.int64], parts: Iterable[tuple[int, Sequence[int] | None]]
+) -> npt.NDArray[np.int64]:
+    """Positions in groups; parts, each with its length, may have others."""
+    positions = _positions(counts)
+    start = 0
+    for length, others in parts:
+        if others is not None:
+            positions[start : start + length] = others
+        start += length
+    return positions
 
 
 def _success(statuses: Sequence[str | None]) -> pa.Array:

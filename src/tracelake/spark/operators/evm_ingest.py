@@ -14,12 +14,15 @@ from tracelake.catalogue.context import CanceledError, NonRetryableError, Operat
 from tracelake.catalogue.evm import EvmIngestConfig
 from tracelake.ports import ObjectMeta
 from tracelake.spark.evm import endpoints
+from tracelake.spark.evm.chain_rules import ChainRules
 from tracelake.spark.evm.chunk import MANIFEST_DDL, SKIPPED, Chunks
 from tracelake.spark.evm.errors import BeyondHeadError, IngestError, NoEndpointError, RpcError
 from tracelake.spark.evm.http import HttpOptions
+from tracelake.spark.evm.log_filter import LogSelection
 from tracelake.spark.evm.node import RpcOptions
 from tracelake.spark.evm.node_pool import RpcPool, head_of
-from tracelake.spark.evm.tables import SCHEMAS
+from tracelake.spark.evm.read_options import ReadOptions
+from tracelake.spark.evm.tables import schema_of
 from tracelake.spark.sizes import session_for_small
 from tracelake.spark.work import SparkWork
 from tracelake.spark.writer import WrittenFile
@@ -59,7 +62,7 @@ def run(work: SparkWork) -> OperatorResult:
             for row in rows
             if row.table == table
         ]
-        work.seal_output(index, files, SCHEMAS[table])
+        work.seal_output(index, files, schema_of(table, chunks.reading.optional(table)))
     work.times = (rows[0].first_time, max(row.last_time for row in rows))
     return work.result()
 
@@ -69,7 +72,7 @@ def _chunks(work: SparkWork, config: EvmIngestConfig, outputs: dict[str, int], f
         endpoint_set = endpoints.resolve(work.context.org, config.rpc)
     except NoEndpointError as error:
         raise NonRetryableError(f"{error.kind}: {error}") from None
-    size = min(config.chunk_blocks, last - first + 1)
+    size = min(config.blocks_per_chunk, last - first + 1)
     count = -(-(last - first + 1) // size)
     at_once = _at_once(work.session, count)
     options = RpcOptions(
@@ -81,7 +84,11 @@ def _chunks(work: SparkWork, config: EvmIngestConfig, outputs: dict[str, int], f
     )
     targets = {table: work.target(index) for table, index in outputs.items()}
     parts = min(count, _MOST_PARTITIONS, max(at_once, -(-count // _MOST_CHUNKS)))
-    return Chunks(endpoint_set, options, targets, first, last, size, parts)
+    columns: dict[str, Sequence[str]] = {table: config.optional_columns(table) for table in config.tables}
+    criteria = config.filter
+    log_filter = None if criteria is None else LogSelection.of(criteria.addresses, criteria.topic_choices())
+    reading = ReadOptions.of(columns, ChainRules.of(config.preset), log_filter)
+    return Chunks(endpoint_set, options, targets, first, last, size, parts, reading)
 
 
 def _share(pace: float | None, at_once: int) -> float | None:

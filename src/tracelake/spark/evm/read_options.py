@@ -1,0 +1,65 @@
+"""What a job wants of answers besides the usual columns, and the decoders that follow from it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+from tracelake.spark.evm.calls import AnswerDecoder, PackingDecoder
+from tracelake.spark.evm.chain_rules import STRICT, ChainRules
+from tracelake.spark.evm.log_filter import LogSelection
+from tracelake.spark.evm.optional_columns import ChosenFields, answer_types, chosen_fields
+from tracelake.spark.evm.packed import pack_regular_block, pack_regular_receipts, pack_whole_block
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    columns: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """By table, the optional columns."""
+    rules: ChainRules = STRICT
+    filter: LogSelection | None = None
+    """Which logs are read; None: all of them, with their blocks and transactions."""
+
+    @classmethod
+    def of(
+        cls, columns: Mapping[str, Sequence[str]], rules: ChainRules = STRICT, log_filter: LogSelection | None = None
+    ) -> "ReadOptions":
+        return cls(tuple((table, tuple(names)) for table, names in columns.items() if names), rules, log_filter)
+
+    def optional(self, table: str) -> tuple[str, ...]:
+        return dict(self.columns).get(table, ())
+
+    @property
+    def fields(self) -> ChosenFields:
+        return chosen_fields(self.optional("blocks"), self.optional("transactions"))
+
+
+USUAL = ReadOptions()
+
+
+class AnswerDecoders(NamedTuple):
+    blocks: AnswerDecoder
+    headers: AnswerDecoder
+    block_receipts: AnswerDecoder
+    receipts: AnswerDecoder
+    plain_receipts: AnswerDecoder
+    """Those of a block, never packed."""
+
+
+@lru_cache(maxsize=16)
+def decoders_of(options: ReadOptions = USUAL) -> AnswerDecoders:
+    """Kept: msgspec compiles a decoder when it is made."""
+    fields = options.fields
+    kinds = answer_types(fields, null_fields=options.rules.null_fields)
+    pack_block = pack_whole_block if options.rules.null_fields else pack_regular_block
+    pack_receipts = pack_regular_receipts
+    if fields != ChosenFields():
+        pack_block, pack_receipts = partial(pack_block, fields=fields), partial(pack_receipts, fields=fields)
+    by_block = list[kinds.receipt]  # type: ignore[name-defined]
+    return AnswerDecoders(
+        PackingDecoder(kinds.block, pack_block),
+        AnswerDecoder(kinds.header),
+        PackingDecoder(by_block, pack_receipts),
+        AnswerDecoder(kinds.receipt),
+        AnswerDecoder(by_block),
+    )
