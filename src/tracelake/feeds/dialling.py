@@ -53,13 +53,15 @@ def resolve_host(host: str, port: int, seconds: float) -> list[IpAddress]:
 def find_addresses(address: HttpAddress, hosts: FeedHosts, resolve: Resolve, seconds: float) -> list[IpAddress]:
     """Every address of the host, each of them checked. One that is refused refuses all. Raises FeedError."""
     host = address.host
+    is_named = hosts.is_named(address)
+    literal = _read_literal(host)
+    if literal is not None and hosts.public and not is_named and (reason := _public_refusal(literal)) is not None:
+        raise _refuse_private(address, reason)  # whatever its port is: no setting of ports lets it be called
     if (reason := hosts.refusal_of(address)) is not None:
         raise FeedRefusedError(f"{host} may not be called: {reason}")
-    try:
-        answers = [ipaddress.ip_address(host)]
-        is_literal = True
-    except ValueError:
-        is_literal = False
+    if literal is not None:
+        answers = [literal]
+    else:
         try:
             answers = list(resolve(host, address.port, seconds))[:_MOST_ADDRESSES]
         except OSError as error:
@@ -67,15 +69,27 @@ def find_addresses(address: HttpAddress, hosts: FeedHosts, resolve: Resolve, sec
             raise FeedError(f"{host} cannot be found: {text}") from None
     if not answers:
         raise FeedError(f"{host} cannot be found: it has no address")
-    is_named = hosts.is_named(address)
     for answer in answers:
-        reason = _named_refusal(answer, is_literal=is_literal) if is_named else _public_refusal(answer)
-        if reason is not None:
-            raise FeedRefusedError(
-                f"{host} may not be called: it has an address that is {reason}. For a private host, the stack's"
-                " operator names it in the setting `feed_hosts`"
-            )
+        refusal = _named_refusal(answer, is_literal=literal is not None) if is_named else _public_refusal(answer)
+        if refusal is not None:
+            raise _refuse_private(address, refusal)
     return answers
+
+
+def _read_literal(host: str) -> IpAddress | None:
+    """The address, if the host is one; None: it is a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _refuse_private(address: HttpAddress, reason: str) -> FeedRefusedError:
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return FeedRefusedError(
+        f"{address.host} may not be called: it has an address that is {reason}. For a private host, the stack's"
+        f" operator names it in the setting `feed_hosts`, as ORG@{host}:{address.port}"
+    )
 
 
 def _public_refusal(answer: IpAddress) -> str | None:

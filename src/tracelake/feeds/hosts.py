@@ -35,7 +35,10 @@ class FeedHosts(msgspec.Struct, frozen=True, kw_only=True):
             return "this stack calls only the hosts that its operator names (setting `feed_hosts`)"
         if address.port not in self.ports:
             ports = ", ".join(str(port) for port in self.ports)
-            return f"the port is {address.port}, and feeds call {ports} (setting `feed_ports`)"
+            return (
+                f"the port is {address.port}, and feeds call {ports} (setting `feed_ports`); a private host is named"
+                " with its port in the setting `feed_hosts`"
+            )
         return None
 
 

@@ -1,8 +1,8 @@
 """From records to columns of typed values, a batch at a time; what does not fit is rejected with its reason."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -28,6 +28,9 @@ REJECTS = (
 """The columns of the second output."""
 
 
+FindMisfits: TypeAlias = Callable[[pa.RecordBatch], Mapping[int, BadRowError]]
+
+
 class RowOutput(Protocol):
     def write(self, batch: pa.RecordBatch) -> None: ...
 
@@ -42,6 +45,8 @@ class _Buffer:
 
     schema: pa.Schema
     output: RowOutput
+    select: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch
+    """Chooses the rows that are written."""
     rows: int = 0
     waiting: list[list[Any]] = field(default_factory=list)
 
@@ -57,7 +62,10 @@ class _Buffer:
                 pa.array(values, kind.type)
                 for values, kind in zip(zip(*self.waiting, strict=True), self.schema, strict=True)
             ]
-            self.output.write(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
+            batch = self.select(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
+            self.rows -= len(self.waiting) - batch.num_rows
+            if batch.num_rows:
+                self.output.write(batch)
             self.waiting.clear()
 
 
@@ -72,12 +80,18 @@ class RowMapper:
         *,
         blocks: tuple[int, int] | None = None,
         final: bool = False,
+        find_misfits: FindMisfits | None = None,
     ) -> None:
         """`blocks`: the unit, which `block_number` has to lie in, if rows go to files. `final`: a bad row would be bad
-        again in another attempt."""
+        again in another attempt. `find_misfits`: finds rows that the dataset cannot hold; they are rejected too."""
         self._config = config
         self._columns: list[tuple[FeedColumn, ParseValue]] = [(item, parser_of(item)) for item in config.feed_columns()]
-        self._rows = _Buffer(arrow_schema(tuple(item.column for item, _ in self._columns)), output)
+        self._find_misfits = find_misfits
+        self._origins: list[tuple[str, int, Any]] = []
+        """Of the rows that wait, if some of them may be rejected."""
+        self._rows = _Buffer(
+            arrow_schema(tuple(item.column for item, _ in self._columns)), output, self._reject_misfits
+        )
         self._rejects = None if rejects is None else _Buffer(arrow_schema(REJECTS), rejects)
         self._blocks = blocks
         self._final = final
@@ -101,9 +115,13 @@ class RowMapper:
                 limit = self._config.max_rows
                 raise FeedError(f"more than {limit:,} rows: ask for less, or raise `max_rows`", final=True)
             try:
-                self._rows.add(self._map(record, specials))
+                values = self._map(record, specials)
             except BadRowError as error:
                 self.reject(origin, record.row, error, record.value)
+                continue
+            if self._find_misfits is not None:
+                self._origins.append((origin, record.row, record.value))
+            self._rows.add(values)
         return number
 
     def reject(self, origin: str, row: int, error: BadRowError, record: Any) -> None:
@@ -118,6 +136,17 @@ class RowMapper:
         self._rows.flush()
         if self._rejects is not None:
             self._rejects.flush()
+
+    def _reject_misfits(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of the batch that the dataset can hold."""
+        if self._find_misfits is None:
+            return batch
+        misfits = self._find_misfits(batch)
+        for index, error in misfits.items():
+            origin, row, record = self._origins[index]
+            self.reject(origin, row, error, record)
+        self._origins.clear()
+        return batch.filter(pa.array([index not in misfits for index in range(batch.num_rows)])) if misfits else batch
 
     def _map(self, record: FeedRecord, specials: Mapping[str, str]) -> list[Any]:
         if record.problem is not None:

@@ -4,11 +4,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tracelake.catalogue.feeds.addresses import HttpAddress
 from tracelake.feeds.errors import FeedError
 from tracelake.feeds.exchange import FeedClient, FeedLimits, FeedReply, FeedRequest
 from tracelake.model.backoff import Backoff
 
 BACKOFF = Backoff(0.5, 30.0)
+_PATH_SHOWN = 200
 _MAY_PASS = frozenset({408, 425, 429})
 _ADVICE = {
     400: "check `url`, `query` and `body`",
@@ -36,7 +38,7 @@ class PatientClient:
         tries = 0
         while True:
             try:
-                return _accepted(self.client.ask(request, self.limits, self.until), request.address.host)
+                return _accepted(self.client.ask(request, self.limits, self.until), request.address)
             except FeedError as error:
                 if error.final:
                     raise
@@ -48,12 +50,19 @@ class PatientClient:
                 self.wait(pause)
 
 
-def _accepted(reply: FeedReply, host: str) -> FeedReply:
+def _accepted(reply: FeedReply, address: HttpAddress) -> FeedReply:
     status = reply.status
     if status in (200, 204):
         return reply
-    text = f"{host} answered {status}"
+    text = f"{_describe(address)} answered {status}"
     if status in _MAY_PASS or status >= 500:
         raise FeedError(text, retry_after=reply.retry_after)
     advice = _ADVICE.get(status)
     raise FeedError(text if advice is None else f"{text}: {advice}", final=True)
+
+
+def _describe(address: HttpAddress) -> str:
+    """The address without its query, which may hold a secret."""
+    path = address.target.partition("?")[0]
+    short_path = path if len(path) <= _PATH_SHOWN else f"{path[:_PATH_SHOWN]}..."
+    return f"{address.scheme}://{address.authority}{short_path}"

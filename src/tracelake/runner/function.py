@@ -160,7 +160,7 @@ def judge(report: SandboxReport, memory: MemoryUse, plan: FunctionPlan, api: Run
         message = f"expected an answer of at most {limit} MiB: publish the rows, and return a summary"
         return RunResult(ending=RunEnding.OUTPUT, message=message, retryable=False)
     if api.error is not None:
-        return RunResult(ending=RunEnding.ERROR, error=api.error, retryable=api.error.retryable)
+        return RunResult(ending=RunEnding.ERROR, error=api.error, retryable=not api.error.is_final)
     if api.response is not None:
         try:
             read_response(api.response)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tracelake.errors import CATALOGUE
 from tracelake.runner.exchange import SandboxReply, SandboxRequest, json_reply
 
 MAX_RESPONSE_BYTES = 6 * 1024 * 1024
@@ -18,6 +19,10 @@ MAX_RESPONSE_BYTES = 6 * 1024 * 1024
 _PREFIX = "/2018-06-01/runtime"
 _ANSWER = re.compile(rf"{_PREFIX}/invocation/([0-9A-Za-z-]{{1,64}})/(response|error)")
 _MAX_FRAMES = 200
+_MAY_PASS = frozenset(
+    ("query_canceled", "query_failed", "query_file_invalid", "query_out_of_memory", "query_timeout", "query_too_costly")
+)
+"""Refusals of a query that depend on the load, or on files that are written again, and not on the query alone."""
 
 
 class FunctionError(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -27,6 +32,14 @@ class FunctionError(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     error_message: str = ""
     stack_trace: Annotated[list[Any], msgspec.Meta(max_length=100_000)] = []
     retryable: bool = True
+
+    @property
+    def is_final(self) -> bool:
+        """Another attempt would fail in the same way: the handler says so, or a query of it was refused for good. The
+        SDKs of all languages report a refused call as `CallError`, with its code before the message."""
+        if not self.retryable:
+            return True
+        return self.error_type == "CallError" and is_refused_for_good(self.error_message.partition(":")[0])
 
     @property
     def frames(self) -> list[str]:
@@ -106,6 +119,14 @@ class RuntimeApi:
             )
         self.answered.set()
         return json_reply(202, {"status": "OK"})
+
+
+def is_refused_for_good(code: str) -> bool:
+    """Whether the same query would be refused again, with the same code."""
+    kind = CATALOGUE.get(code)
+    if kind is None or not code.startswith("query_") or code in _MAY_PASS:
+        return False
+    return 400 <= kind.status < 500 and not kind.retryable
 
 
 def _refusal(status: int, error_type: str) -> SandboxReply:

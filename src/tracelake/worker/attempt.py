@@ -8,12 +8,16 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from tracelake.catalogue import CATALOGUE
 from tracelake.catalogue.context import Batch
 from tracelake.ports import SecretValues
 from tracelake.ports.queue import Delivery
 from tracelake.wire.claims import ClaimReply, TaskSecrets, TokenRequest
+from tracelake.wire.head_progress import HeadProgress
+from tracelake.wire.run_logs import LogLevel
 from tracelake.wire.task_calls import (
     BufferPublishRequest,
+    CompleteReply,
     CompleteRequest,
     EventsRequest,
     FilesRequest,
@@ -22,6 +26,7 @@ from tracelake.wire.task_calls import (
     TaskDeliveriesRequest,
 )
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput, TaskPayload
+from tracelake.worker.attempt_log import AttemptLog
 
 _MAX_ERROR_TEXT = 2000
 _NONE = SecretValues()
@@ -55,6 +60,12 @@ class Attempt:
     """What its operator was given: none of it may be in what is said about the attempt."""
     leaving: bool = False
     """The worker ends, and the operator was told to stop before it was done."""
+    progress: HeadProgress | None = None
+    """What its operator said last of how far it is; the next heartbeat tells it."""
+    log: AttemptLog | None = None
+    """Lines about it for people; None: none are kept."""
+    heard: tuple[CompleteRequest, CompleteReply] | None = None
+    """The final report that the Dispatcher took, and its answer."""
     given_up: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """The worker ends and waits no longer for the operator: the final word is said without it."""
 
@@ -94,6 +105,11 @@ class Attempt:
     def log_fields(self) -> dict[str, Any]:
         return {"task_id": str(self.task_id), "attempt": self.number, "operator": self.task.operator}
 
+    def note(self, text: str, level: LogLevel = "info") -> None:
+        """A line in its log."""
+        if self.log is not None:
+            self.log.add(level, "worker", text)
+
     def stop(self) -> None:
         self.cancel.set()
         self.stopping.set()
@@ -125,7 +141,12 @@ class Attempt:
             self.paused.clear()
 
     def heartbeat_request(self) -> HeartbeatRequest:
-        return HeartbeatRequest(task_id=self.task_id, attempt=self.number, lease_token=self.lease_token)
+        return HeartbeatRequest(
+            task_id=self.task_id, attempt=self.number, lease_token=self.lease_token, progress=self.progress
+        )
+
+    def report(self, progress: HeadProgress) -> None:
+        self.progress = progress
 
     def events_request(self, events: Sequence[EventIn]) -> EventsRequest:
         return EventsRequest(
@@ -178,6 +199,10 @@ class Attempt:
     def token_request(self) -> TokenRequest:
         return TokenRequest(task_id=self.task_id, attempt=self.number, lease_token=self.lease_token)
 
+    @property
+    def operator_package(self) -> str | None:
+        return CATALOGUE.package_of(self.task.operator)
+
     def final(self, status: FinalStatus, error: str | None = None, *, retryable: bool = True) -> CompleteRequest:
         return CompleteRequest(
             task_id=self.task_id,
@@ -187,6 +212,7 @@ class Attempt:
             # Hidden before it is cut: half of a secret would not be recognised.
             error_message=None if error is None else _plain(self.secrets.hide(error)),
             retryable=retryable,
+            operator_package=self.operator_package,
         )
 
     def final_when_leaving(
@@ -201,6 +227,7 @@ class Attempt:
             events=list(events),
             error_message=f"worker_stopping: {reason}",
             error_code="worker_stopping",
+            operator_package=self.operator_package,
         )
 
 

@@ -16,6 +16,8 @@ from tracelake.catalogue.context import (
     Batch,
     CanceledError,
     EmitRefusedError,
+    LiveInput,
+    LiveOutput,
     NonRetryableError,
     StoredDelivery,
     TableInput,
@@ -27,6 +29,7 @@ from tracelake.model.backoff import Backoff
 from tracelake.model.dag import Schema
 from tracelake.ports import ObjectMeta
 from tracelake.wire.claims import MAX_BATCH, ClaimReply, ClaimRequest, TokenReply, TokenRequest
+from tracelake.wire.direct import DirectTable
 from tracelake.wire.task_calls import (
     BufferPublishReply,
     BufferPublishRequest,
@@ -94,6 +97,7 @@ class Reporter:
         while True:
             answer = await self._submit(TaskCall(attempt.capability_token, final))
             if isinstance(answer, CompleteReply):
+                attempt.heard = (final, answer)
                 return True
             error = answer if isinstance(answer, TraceError) else DispatcherUnavailableError("not a reply to complete")
             if error.status in FENCED:
@@ -147,19 +151,20 @@ class Reporter:
                 logger.warning("events not yet heard", extra={**attempt.log_fields, "code": error.code})
             await self._wait(attempt, tries)
 
-    async def files(self, attempt: Attempt, item: PayloadInput) -> list[ObjectMeta] | TableInput:
+    async def files(self, attempt: Attempt, item: PayloadInput) -> list[ObjectMeta] | TableInput | LiveInput:
         """Asks until it was answered; raises as `OperatorContext.files` does."""
         objects: list[ObjectMeta] = []
         request = attempt.files_request(item)
         while True:
             reply = await self._files(attempt, request)
-            if reply.columns is not None:
-                return TableInput(tuple(reply.columns))
+            table = None if reply.columns is None else TableInput(tuple(reply.columns), reply.by_position)
+            if table is not None and not reply.live:
+                return table
             objects += [
                 ObjectMeta(file.uri, file.size, file.etag, file.sha256) for unit in reply.units for file in unit.files
             ]
             if reply.next is None:
-                return objects
+                return objects if table is None else LiveInput(objects, table, reply.boundary)
             request = msgspec.structs.replace(request, after=reply.next, as_of=reply.as_of)
 
     async def publish(self, attempt: Attempt, batch: Batch) -> None:
@@ -171,6 +176,20 @@ class Reporter:
         """Asks until it was answered; raises as `OperatorContext.files` does."""
         request = attempt.schema_request(output)
         return (await self._files(attempt, request)).schema
+
+    async def direct_table(self, attempt: Attempt, output: TaskOutput) -> DirectTable | None:
+        """Asks until it was answered; raises as `OperatorContext.files` does."""
+        return (await self._files(attempt, attempt.schema_request(output))).table
+
+    async def live_output(self, attempt: Attempt, output: TaskOutput) -> LiveOutput:
+        """Asks until it was answered; raises as `OperatorContext.files` does."""
+        reply = await self._files(attempt, attempt.schema_request(output))
+        if not reply.live or reply.table is None:
+            raise NonRetryableError(
+                f"the output {output.name} has no table: publish it with `storage: live`, from a job that writes rows"
+                " too"
+            )
+        return LiveOutput(reply.table, reply.boundary)
 
     async def deliveries(self, attempt: Attempt, item: PayloadInput) -> list[StoredDelivery]:
         """Asks until it was answered; raises as `OperatorContext.files` does."""

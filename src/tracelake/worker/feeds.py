@@ -5,9 +5,9 @@ uploads what comes out of it.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -23,10 +23,12 @@ from tracelake.feeds.hosts import FeedHosts
 from tracelake.feeds.launch import run_process
 from tracelake.feeds.places import FeedPlaces
 from tracelake.feeds.process.messages import FeedDelivery, FeedOutput, FeedTask
+from tracelake.model.dag import OutputCheck
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.outputs import TaskOutputs
 from tracelake.spark.signed import upload_first
 from tracelake.spark.writer import Written, WrittenFile
+from tracelake.wire.task_calls import CheckReport
 from tracelake.worker.operators import Operator
 
 _START_SECONDS = 60.0
@@ -65,6 +67,7 @@ class FeedOperators:
         is_fetch = isinstance(config, HttpFetchConfig)
         seconds = config.total_seconds if isinstance(config, HttpFetchConfig) else _DELIVERY_SECONDS
         deliveries = [] if is_fetch else _deliveries(context)
+        checks = [check for check in context.checks if check.kind.is_of_rows]
         with ExitStack() as stack:
             stack.enter_context(self.places.take(context.org, context.cancel))
             files = [
@@ -79,6 +82,7 @@ class FeedOperators:
                 secrets=_secrets(context),
                 deliveries=deliveries,
                 memory_bytes=self.memory_bytes,
+                checks=checks,
             )
             done = run_process(
                 task,
@@ -90,10 +94,18 @@ class FeedOperators:
             )
             if len(done.outputs) != len(files):
                 raise ValueError("the process of a feed reports other outputs than it was given")
+            if _keys(done.checks) != _keys(checks):
+                raise ValueError("the process of a feed reports other checks than it was given")
+            if any(not report.passed and report.severity == "error" for report in done.checks):
+                return OperatorResult(checks=done.checks)  # nothing of it is uploaded
             for index, (file, pieces) in enumerate(zip(files, done.outputs, strict=True)):
                 _take(work, index, file, pieces)
         context.progress(done.text)
-        return work.result()
+        return replace(work.result(), checks=done.checks)
+
+
+def _keys(checks: Sequence[OutputCheck | CheckReport]) -> list[tuple[int, str, str, str]]:
+    return sorted((check.output_index, check.name, check.kind.value, check.severity) for check in checks)
 
 
 def _deliveries(context: OperatorContext) -> list[FeedDelivery]:

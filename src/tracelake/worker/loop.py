@@ -20,11 +20,14 @@ import msgspec
 from tracelake.errors import TraceError
 from tracelake.model.backoff import Backoff
 from tracelake.ports import SecretProvider
+from tracelake.ports.direct_tables import DirectTables
 from tracelake.ports.queue import Delivery, Queue, QueueUnavailableError
 from tracelake.wire.claims import MAX_BATCH, ClaimReply, ClaimRequest
 from tracelake.wire.task_calls import CompleteRequest
 from tracelake.worker.attempt import Attempt
 from tracelake.worker.calls import ClaimCalls, Reporter, TaskCalls, may_pass
+from tracelake.worker.log_text import describe_end, describe_start
+from tracelake.worker.log_uploads import AttemptLogs, LogCalls
 from tracelake.worker.operators import OPERATORS, Operator
 from tracelake.worker.slots import WorkerSlots
 from tracelake.worker.wrapper import NO_SECRETS, run_operator
@@ -71,6 +74,8 @@ class Worker:
         tasks: TaskCalls,
         operators: Mapping[str, Operator] = OPERATORS,
         secrets: SecretProvider = NO_SECRETS,
+        tables: DirectTables | None = None,
+        log_calls: LogCalls | None = None,
         on_signal: Callable[[str, UUID | None], None] = lambda _name, _task_id: None,
     ) -> None:
         self._config = config
@@ -79,6 +84,8 @@ class Worker:
         self._reporter = Reporter(claims, tasks, config.backoff)
         self._operators = operators
         self._secrets = secrets
+        self._tables = tables
+        self._logs = None if log_calls is None else AttemptLogs(config.worker_id, log_calls, config.backoff)
         self._signal = on_signal
         self._deliveries: dict[tuple[str, str], tuple[Delivery, WorkerSlots]] = {}
         self._attempts: set[Attempt] = set()
@@ -91,6 +98,18 @@ class Worker:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; then finishes what runs, or says that somebody else should after the grace period."""
+        if self._logs is None:
+            await self._serve(stop)
+            return
+        with self._logs.capturing():
+            reports = asyncio.create_task(self._logs.run())
+            try:
+                await self._serve(stop)
+            finally:
+                await _cancel([reports])
+                await self._logs.report_last()
+
+    async def _serve(self, stop: asyncio.Event) -> None:
         receivers = [
             asyncio.create_task(self._receive(name, WorkerSlots(count), idle_after))
             for name in self._config.queues
@@ -241,8 +260,13 @@ class Worker:
     # --- one attempt
 
     async def _run(self, attempt: Attempt) -> None:
+        if self._logs is not None:
+            attempt.log = self._logs.open(attempt.task_id, attempt.number, lambda text: attempt.secrets.hide(text))
+            describe_start(attempt, self._config.worker_id)
         try:
-            operator = asyncio.ensure_future(run_operator(attempt, self._operators, self._reporter, self._secrets))
+            operator = asyncio.ensure_future(
+                run_operator(attempt, self._operators, self._reporter, self._secrets, self._tables)
+            )
             overdue = asyncio.ensure_future(self._wait_overdue(attempt))
             try:
                 either: list[asyncio.Future[Any]] = [operator, attempt.fenced, attempt.given_up, overdue]
@@ -266,6 +290,16 @@ class Worker:
         finally:
             self._attempts.discard(attempt)
             self._let_go(attempt.delivery)
+            self._close_log(attempt)
+
+    def _close_log(self, attempt: Attempt) -> None:
+        if self._logs is None or attempt.log is None:
+            return
+        ending = describe_end(attempt)
+        entry = self._operators.get(attempt.task.operator)
+        # What an operator did that ends at once is told by its task.
+        is_short = entry is not None and entry.inline and ending == "completed"
+        self._logs.close_log(attempt.log, ending, keep=not is_short)
 
     async def _wait_overdue(self, attempt: Attempt) -> None:
         """Until the operator should have stopped long ago."""

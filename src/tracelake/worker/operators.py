@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tracelake.catalogue import SleepConfig
 from tracelake.catalogue.announce import announce
 from tracelake.catalogue.context import CanceledError, OperatorContext, OperatorResult
+from tracelake.worker.block_follower import follow_blocks
 from tracelake.worker.ticker import ticker
 
 
@@ -35,6 +36,7 @@ def sleep(context: OperatorContext) -> OperatorResult:
 
 
 OPERATORS: dict[str, Operator] = {
+    "block_follower": Operator(follow_blocks),
     "noop": Operator(noop, inline=True),
     "sleep": Operator(sleep),
     "ticker": Operator(ticker),

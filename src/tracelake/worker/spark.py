@@ -25,7 +25,7 @@ from tracelake.catalogue.context import (
 )
 from tracelake.ports import FileTransfer
 from tracelake.spark.failures import LOST, SparkFailedError, explain
-from tracelake.spark.operators import OPERATORS
+from tracelake.spark.operators import operator_modules
 from tracelake.spark.reader import TableReader
 from tracelake.spark.runner import AttemptRunner
 from tracelake.spark.session import SharedSession
@@ -59,7 +59,7 @@ class SparkOperators:
         return FileCache(self.scratch / "cache", self.transfer)
 
     def operators(self) -> dict[str, Operator]:
-        return {name: Operator(self._place(name)) for name in OPERATORS}
+        return {name: Operator(self._place(name, module)) for name, module in operator_modules().items()}
 
     def close(self) -> None:
         if self.isolation is not None:
@@ -67,11 +67,11 @@ class SparkOperators:
         self.shared.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
-    def _place(self, name: str) -> Callable[[OperatorContext], OperatorResult]:
+    def _place(self, name: str, module: str) -> Callable[[OperatorContext], OperatorResult]:
         spec = CATALOGUE.get(name)
         if self.isolation is None or (spec is not None and spec.trusted):
-            return partial(self._run, OPERATORS[name])
-        return partial(self.isolation.run, name, OPERATORS[name])
+            return partial(self._run, module)
+        return partial(self.isolation.run, name, module)
 
     def _run(self, module: str, context: OperatorContext) -> OperatorResult:
         session = None
@@ -85,6 +85,7 @@ class SparkOperators:
                     tables.read,
                     self.stop_seconds,
                     partial(self.shared.replace, session),
+                    tables.hold,
                 )
                 return runner.run(module, context)
         except CanceledError:

@@ -11,35 +11,47 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from tracelake.catalogue import OperatorConfig, read_config
+from tracelake.catalogue import OperatorConfig, missing_operator, read_config
 from tracelake.catalogue.context import (
     AttemptLostError,
     Batch,
     CanceledError,
+    LiveInput,
+    LiveOutput,
     NonRetryableError,
     OperatorContext,
     OperatorResult,
     StoredDelivery,
     TableInput,
 )
-from tracelake.errors import SecretsUnavailableError, TraceError
+from tracelake.errors import BoundaryMovedError, SecretsUnavailableError, TraceError
 from tracelake.model.dag import Schema
+from tracelake.model.log_attribution import carry_key
 from tracelake.ports import NoSecrets, ObjectMeta, SecretProvider, SecretValues
+from tracelake.ports.direct_tables import DirectTables
 from tracelake.wire.claims import TaskSecrets
+from tracelake.wire.direct import DirectTable
 from tracelake.wire.task_calls import CheckReport, CompleteRequest
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 from tracelake.worker.attempt import Attempt
 from tracelake.worker.check_text import explain_checks
+from tracelake.worker.direct_outputs import open_outputs, remove_rows
+from tracelake.worker.log_text import describe_batch, describe_events, describe_files, describe_result
 from tracelake.worker.operators import Operator
 
 logger = logging.getLogger(__name__)
 
 SECRETS_SECONDS = 30.0
 """How long a provider may take before the attempt fails; another one may find it better."""
+
+MOVED_AT_ONCE = 3
+"""Attempts of a task that may meet a moved boundary and are followed by another one at once. A boundary that has moved
+for the next attempt again and again is an error of the stores: from then on attempts wait and count as usual."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -54,7 +66,7 @@ class Speaker(Protocol):
 
     async def emit(self, attempt: Attempt, events: Sequence[EventIn]) -> None: ...
 
-    async def files(self, attempt: Attempt, item: PayloadInput) -> list[ObjectMeta] | TableInput: ...
+    async def files(self, attempt: Attempt, item: PayloadInput) -> list[ObjectMeta] | TableInput | LiveInput: ...
 
     async def publish(self, attempt: Attempt, batch: Batch) -> None: ...
 
@@ -62,17 +74,26 @@ class Speaker(Protocol):
 
     async def deliveries(self, attempt: Attempt, item: PayloadInput) -> list[StoredDelivery]: ...
 
+    async def direct_table(self, attempt: Attempt, output: TaskOutput) -> DirectTable | None: ...
+
+    async def live_output(self, attempt: Attempt, output: TaskOutput) -> LiveOutput: ...
+
 
 async def run_operator(
-    attempt: Attempt, operators: Mapping[str, Operator], speaker: Speaker, secrets: SecretProvider = NO_SECRETS
+    attempt: Attempt,
+    operators: Mapping[str, Operator],
+    speaker: Speaker,
+    secrets: SecretProvider = NO_SECRETS,
+    tables: DirectTables | None = None,
 ) -> CompleteRequest:
     """The final word on the attempt. Never raises for anything an operator does."""
     operator = operators.get(attempt.task.operator)
     if operator is None:
-        return attempt.final("Failed", f"this worker has no operator {attempt.task.operator!r}", retryable=False)
+        reason = f"{missing_operator(attempt.task.operator)} Install its package where workers run, and restart them."
+        return attempt.final("Failed", f"this worker cannot run the task: {reason}", retryable=False)
     try:
         config = await _read_config(attempt, operator)
-        context = _context(attempt, config, speaker)
+        context = _context(attempt, config, speaker, tables)
     except TraceError as error:
         return attempt.final("Failed", error.message, retryable=False)
     if attempt.wanted_secrets is not None:
@@ -82,11 +103,13 @@ async def run_operator(
             logger.warning("no secrets", extra={**attempt.log_fields, "code": error.code, "reason": error.message})
             return attempt.final("Failed", str(error), retryable=error.retryable)
         context = dataclasses.replace(context, secrets=attempt.secrets)
+        attempt.note(f"secrets: {', '.join(attempt.wanted_secrets.names)}")
     try:
         if operator.inline:
             result = operator.run(context)
         else:
-            result = await _in_thread(lambda: operator.run(context))
+            result = await _in_thread(carry_key(lambda: operator.run(context)))
+        describe_result(attempt, result)
         return _completed(attempt, result)
     except asyncio.CancelledError:
         raise
@@ -118,14 +141,29 @@ async def _read_config(attempt: Attempt, operator: Operator) -> OperatorConfig:
     return await asyncio.get_running_loop().run_in_executor(_configs, read_config, task.operator, task.config)
 
 
-def _context(attempt: Attempt, config: OperatorConfig, speaker: Speaker) -> OperatorContext:
+def _context(
+    attempt: Attempt, config: OperatorConfig, speaker: Speaker, tables: DirectTables | None
+) -> OperatorContext:
     def progress(text: str) -> None:
         logger.info("progress", extra={**attempt.log_fields, "progress": attempt.secrets.hide(text)})
 
     async def emit(attempt: Attempt, events: Sequence[EventIn]) -> None:
         _refuse_secrets(attempt, events)
         await speaker.emit(attempt, events)
+        if not attempt.always_on:  # a source announces all the time: `trace events` tells it
+            describe_events(attempt, events)
 
+    async def files(attempt: Attempt, item: PayloadInput) -> list[ObjectMeta] | TableInput | LiveInput:
+        content = await speaker.files(attempt, item)
+        describe_files(attempt, item, content)
+        return content
+
+    async def publish(attempt: Attempt, batch: Batch) -> None:
+        await speaker.publish(attempt, batch)
+        describe_batch(attempt, batch)
+
+    blocking_emit = _blocking(attempt, emit)
+    direct_table = _blocking(attempt, speaker.direct_table)
     return OperatorContext(
         task_id=attempt.task_id,
         attempt=attempt.number,
@@ -133,13 +171,17 @@ def _context(attempt: Attempt, config: OperatorConfig, speaker: Speaker) -> Oper
         inputs=attempt.task.inputs,
         outputs=attempt.task.outputs,
         progress=progress,
+        report=attempt.report,
         cancel=attempt.cancel,
         paused=attempt.paused,
-        emit=_blocking(attempt, emit),
-        files=_blocking(attempt, speaker.files),
-        publish=_blocking(attempt, speaker.publish),
+        emit=blocking_emit,
+        files=_blocking(attempt, files),
+        publish=_blocking(attempt, publish),
         schema=_blocking(attempt, speaker.schema),
         deliveries=_blocking(attempt, speaker.deliveries),
+        live_output=_blocking(attempt, speaker.live_output),
+        remove_rows=partial(remove_rows, attempt, tables),
+        open_tables=partial(open_outputs, attempt, tables, direct_table, blocking_emit),
         org=attempt.org,
         checks=attempt.task.checks,
         references=attempt.task.references,
@@ -205,6 +247,7 @@ def _completed(attempt: Attempt, result: OperatorResult) -> CompleteRequest:
             datasets_published=result.datasets_published,
             spark=result.spark,
             checks=checks,
+            operator_package=attempt.operator_package,
         )
     )
 
@@ -251,7 +294,12 @@ def _failed(attempt: Attempt, error: BaseException) -> CompleteRequest:
     if isinstance(error, AttemptLostError):
         logger.warning("attempt lost", extra={**attempt.log_fields, "reason": str(error)})
         return attempt.final_when_leaving(reason=str(error))
+    if isinstance(error, BoundaryMovedError) and attempt.number <= MOVED_AT_ONCE:
+        logger.info("boundary moved", extra={**attempt.log_fields, "reason": str(error)})
+        return attempt.final_when_leaving(reason=str(error))
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if type(error) is NonRetryableError and str(error):
+        text = str(error)  # the name says no more than that it is not retried, which the status says
     message = error
     source = _told_a_secret(attempt, error)
     if source is not None:

@@ -8,7 +8,8 @@ import msgspec
 from tracelake.feeds.fetching import FeedUnit
 from tracelake.feeds.files import FilePiece
 from tracelake.feeds.hosts import FeedHosts
-from tracelake.model.dag import Schema
+from tracelake.model.dag import OutputCheck, Schema
+from tracelake.wire.task_calls import CheckReport
 
 MOST_BYTES = 128 * 2**20
 """Of one frame."""
@@ -40,6 +41,8 @@ class FeedTask(msgspec.Struct, frozen=True, kw_only=True):
     secrets: dict[str, str] = {}
     deliveries: list[FeedDelivery] = []
     memory_bytes: int = 2**30
+    checks: list[OutputCheck] = []
+    """Of the rows of its outputs."""
 
 
 class FeedProgress(msgspec.Struct, frozen=True, tag="progress"):
@@ -49,6 +52,7 @@ class FeedProgress(msgspec.Struct, frozen=True, tag="progress"):
 class FeedDone(msgspec.Struct, frozen=True, tag="done"):
     outputs: list[list[FilePiece]]
     text: str
+    checks: list[CheckReport] = []
 
 
 class FeedFailed(msgspec.Struct, frozen=True, tag="failed"):

@@ -22,7 +22,7 @@ import select
 import shutil
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracelake.catalogue.context import Batch, NonRetryableError, OperatorContext, TableInput
+from tracelake.catalogue.context import Batch, LiveInput, NonRetryableError, OperatorContext, TableInput
 from tracelake.errors import TraceError
 from tracelake.model.prefixes import lies_under
 from tracelake.ports import FileTransfer, ObjectMeta, UrlSigner
@@ -52,14 +52,16 @@ from tracelake.spark.child.messages import (
     AskUrls,
     FailureAnswer,
     FilesAnswer,
+    LiveAnswer,
     ObjectAnswer,
     SchemaAnswer,
     TableAnswer,
     TableParts,
     UrlsAnswer,
 )
-from tracelake.storage.snapshots import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart, commits_of
-from tracelake.wire.units import PayloadInput, TaskOutput
+from tracelake.storage.live_tables import cut_table
+from tracelake.storage.snapshots import ROWS_PER_PART, PositionPart, Snapshot, SnapshotTable, TablePart
+from tracelake.wire.units import PayloadInput, TaskOutput, Unit
 
 _COPY_BYTES = 16 * 2**20
 _POLL_MILLISECONDS = 500
@@ -100,8 +102,8 @@ class AttemptBroker:
         """Names that executors may create objects of; what they put there the worker has not seen."""
         self._exports: dict[tuple[int, int], ObjectMeta] = {}
         self._exporting = threading.Lock()
-        self._tables: dict[int, TableInput] = {}
-        self._cuts: dict[int, tuple[SnapshotTable, list[TablePart]]] = {}
+        self._tables: dict[int, TableInput | LiveInput] = {}
+        self._cuts: dict[int, tuple[SnapshotTable, Sequence[TablePart | PositionPart]]] = {}
         self._snapshot: Snapshot | None = None
         self._closed = False
 
@@ -136,7 +138,7 @@ class AttemptBroker:
             case AskExport():
                 return ObjectAnswer(self._export(body))
             case AskTable():
-                return self._cut(self._input(body.input_index))
+                return self._cut(self._input(body.input_index), body.unit)
             case AskRows():
                 self._stream(body, descriptor)
                 return Accepted()
@@ -153,12 +155,17 @@ class AttemptBroker:
 
     def _files(self, item: PayloadInput, body: AskFiles) -> AnswerBody:
         files = self._context.files(msgspec.structs.replace(item, unit=body.unit))
-        if isinstance(files, TableInput):
+        if isinstance(files, (TableInput, LiveInput)):
             self._tables[item.input_index] = files
-            return TableAnswer(list(files.columns))
-        for meta in files:
+        if isinstance(files, TableInput):
+            return TableAnswer(list(files.columns), files.by_position)
+        objects = files.files if isinstance(files, LiveInput) else files
+        for meta in objects:
             self._readable[meta.uri, meta.etag] = meta
-        return FilesAnswer(files)
+        if isinstance(files, LiveInput):
+            table = TableAnswer(list(files.table.columns), files.table.by_position)
+            return LiveAnswer(objects, table, files.boundary)
+        return FilesAnswer(objects)
 
     def _download(self, body: AskDownload, descriptor: int | None) -> None:
         meta = self._readable.get((body.uri, body.etag)) or self._uploads.get(body.uri)
@@ -221,19 +228,20 @@ class AttemptBroker:
 
     # --- tables
 
-    def _cut(self, item: PayloadInput) -> TableParts:
+    def _cut(self, item: PayloadInput, unit: Unit | None) -> TableParts:
         declared = self._tables.get(item.input_index)
         if declared is None:
             raise RequestRefusedError("a table was asked for that is not an input of the task")
-        commits = commits_of(item)
+        by_position = isinstance(declared, LiveInput) or declared.by_position
+        if unit not in (None, item.unit) and by_position:  # blocks around the unit, say
+            item = msgspec.structs.replace(item, unit=unit, scope=None)
         dsn = self._data_dsn()
         with self._lock:
             if self._closed:
                 raise RequestRefusedError("the attempt has ended")
             if self._snapshot is None:
-                self._snapshot = Snapshot(dsn, [item.dataset_uuid])
-            table = self._snapshot.table(item.dataset_uuid, declared.columns)
-            parts, rows = self._snapshot.split(table, commits, ROWS_PER_PART)
+                self._snapshot = Snapshot(dsn, [item.dataset_uuid], skip_missing=isinstance(declared, LiveInput))
+            table, parts, rows = cut_table(self._snapshot, item, declared, ROWS_PER_PART)
         self._cuts[item.input_index] = (table, parts)
         return TableParts(table.schema.serialize().to_pybytes(), len(parts), rows)
 
@@ -266,7 +274,7 @@ class AttemptBroker:
                 self._exports[place] = meta
             return self._exports[place]
 
-    def _export_rows(self, snapshot: Snapshot, table: SnapshotTable, part: TablePart) -> ObjectMeta:
+    def _export_rows(self, snapshot: Snapshot, table: SnapshotTable, part: TablePart | PositionPart) -> ObjectMeta:
         self._scratch.mkdir(parents=True, exist_ok=True)
         path = self._scratch / f"{uuid4().hex}.parquet"
         try:

@@ -260,7 +260,7 @@ class OrgProcesses:
     def _start_spare(self) -> None:
         try:
             process = self._start(self._config, next(self._numbers), self._notify)
-        except OSError:
+        except Exception:  # whatever it is: without this thread no process would ever start again
             logger.exception("a Spark process does not start")
             self._spare_from = self._busy_until = time.monotonic() + _SPARE_PAUSE
             return

@@ -12,6 +12,7 @@ import shutil
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,7 +27,9 @@ from tracelake.catalogue.context import (
     OperatorContext,
     OperatorResult,
 )
+from tracelake.errors import BoundaryMovedError
 from tracelake.model.locations import Layout
+from tracelake.model.log_attribution import ATTEMPT_KEY, attempt_key
 from tracelake.ports import FileTransfer
 from tracelake.spark.child.messages import (
     Ask,
@@ -43,7 +46,7 @@ from tracelake.spark.child.messages import (
     worker_channel,
 )
 from tracelake.spark.failures import SparkFailedError
-from tracelake.spark.gateway import relay_log
+from tracelake.spark.gateway import LogRelay
 from tracelake.worker.org_process.broker import AttemptBroker
 from tracelake.worker.org_process.launch import OrgProcessConfig, launch, make_directory, start_message
 from tracelake.worker.org_process.process_tree import family, own_bytes, read_parents
@@ -58,6 +61,7 @@ OVER_LIMIT = "Spark was ended while the task ran alone in it: it took more memor
 _LOOK_SECONDS = 0.1
 _REQUESTS_AT_ONCE = 16
 _MOST_ASKS = 1000
+_LATE_ATTEMPTS = 64
 _KIND = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 _CRASH_BYTES = 2**20
 
@@ -101,6 +105,8 @@ class OrgProcess:
         self.missing: Mapping[str, str] = {}
         self._lock = threading.Lock()
         self._attempts: dict[str, RunningAttempt] = {}
+        self._ended_attempts: deque[str] = deque(maxlen=_LATE_ATTEMPTS)
+        """Whose last lines may still be on their way."""
         self._asks = 0
         self._waited_for = False
         self._directory = config.scratch / f"process-{number}"
@@ -113,7 +119,8 @@ class OrgProcess:
         self._device = make_directory(self._directory)
         self._process, ours = launch(self._config, self._directory)
         assert self._process.stdout is not None
-        threading.Thread(target=relay_log, args=(self._process.stdout,), name="spark-log", daemon=True).start()
+        relay = LogRelay(self._is_attempt)
+        threading.Thread(target=relay.run, args=(self._process.stdout,), name="spark-log", daemon=True).start()
         self._channel = worker_channel(ours)
         self._channel.send(start_message(self._config, self._directory))
         threading.Thread(target=self._listen, name="spark-process", daemon=True).start()
@@ -167,6 +174,7 @@ class OrgProcess:
             with self._lock:
                 running = self._attempts.pop(body.key, None)
             if running is not None:
+                self._ended_attempts.append(body.key)
                 running.done = body
                 running.broker.close()
                 running.ended.set()
@@ -180,6 +188,10 @@ class OrgProcess:
             self._on_change()
         elif isinstance(body, StartFailed):
             self.start_failure = body.text
+
+    def _is_attempt(self, key: str) -> bool:
+        """Whether a line may belong to the attempt: the process must not write into the logs of other orgs."""
+        return key in self._attempts or key in self._ended_attempts
 
     def _take_request(self, request: Ask, descriptor: int | None) -> None:
         with self._lock:
@@ -196,10 +208,12 @@ class OrgProcess:
                 body = FailureAnswer("CanceledError", "the attempt has ended")
                 self._channel.send(BrokerAnswer(request.number, body))
             else:
+                ATTEMPT_KEY.set(request.key)
                 self._channel.send(BrokerAnswer(request.number, running.broker.answer(request.body, descriptor)))
         except ChannelError:
             self.end(CRASHED)
         finally:
+            ATTEMPT_KEY.set(None)
             if descriptor is not None:
                 os.close(descriptor)
             with self._lock:
@@ -256,7 +270,7 @@ class OrgProcess:
         transit = self._config.scratch / "transit"
         broker = AttemptBroker(context, transfer, data_dsn, transit, self._device, scratch_prefix)
         running = RunningAttempt(context, broker)
-        key = f"{context.task_id}#{context.attempt}"
+        key = attempt_key(context.task_id, context.attempt)
         with self._lock:
             if not self.alive:
                 if self.start_failure is not None:
@@ -321,6 +335,8 @@ def _as_message(key: str, name: str, module: str, context: OperatorContext) -> R
 def _as_error(failure: AttemptFailure) -> Exception:
     if failure.canceled:
         return CanceledError(failure.text)
+    if failure.kind == BoundaryMovedError.__name__:
+        return BoundaryMovedError(failure.text.removeprefix("boundary_moved: "))
     base = NonRetryableError if failure.final else OrgFailureError
     name = failure.kind if _KIND.fullmatch(failure.kind) else base.__name__
     return type(name, (base,), {})(failure.text)  # type: ignore[no-any-return]
