@@ -1,9 +1,10 @@
 """What a user does to running work: trigger, cancel, retry, skip. Each leaves its line in the audit log."""
 
+import asyncio
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -12,7 +13,7 @@ from tracelake.catalogue import RangeSplitterConfig, read_config
 from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.audit import Actor
-from tracelake.dispatcher.engine.calls.task_actions import CancelCall, RetryCall, SkipCall
+from tracelake.dispatcher.engine.calls.task_actions import CancelCall, RetryCall, SkipCall, TaskActionResult
 from tracelake.dispatcher.engine.commit_metrics import count_written
 from tracelake.dispatcher.engine.group_commit import GroupCommit
 from tracelake.dispatcher.engine.plan import AuditEntry, NewTask, WritePlan, WriteResult, source_event
@@ -20,6 +21,7 @@ from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.engine.routing import stale_outputs
 from tracelake.dispatcher.engine.routing.directory import Consumer, EdgeDirectory
 from tracelake.dispatcher.engine.routing.input_coverage import InputUnit, has_unit, missing_ranges
+from tracelake.dispatcher.engine.routing.output_units import check_output_units
 from tracelake.dispatcher.engine.routing.pending_units import ChangedUnit
 from tracelake.dispatcher.engine.routing.router import EventRouter
 from tracelake.dispatcher.engine.routing.units import MAX_REVISION, UnitRequest
@@ -33,6 +35,7 @@ from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.quotas.checks import check_queued
 from tracelake.dispatcher.replies import cancel_reply, retry_reply, skip_reply
+from tracelake.dispatcher.views.trigger_progress import StoredTrigger
 from tracelake.dispatcher.views.words import decode_grid
 from tracelake.errors import TraceError
 from tracelake.model.dag import Activation, JobDocument, SourceKind, UnitGrid
@@ -40,11 +43,19 @@ from tracelake.model.ids import new_id
 from tracelake.model.job import Job
 from tracelake.model.task import RevisionKind
 from tracelake.model.windows import Window, describe_range, parse_range, window_at
+from tracelake.wire.base import ErrorInfo
+from tracelake.wire.failures import TaskAction, TaskActionOutcome, TaskActionsReply, TaskActionsRequest
 from tracelake.wire.jobs import BlockRange, RebuildReply, TriggerReply, TriggerRequest
 from tracelake.wire.platform import CancelReply
 from tracelake.wire.tasks import RetryReply, SkipReply
 
 SHOWN_TASKS = 100
+
+_CALLS: dict[TaskAction, type[RetryCall] | type[SkipCall] | type[CancelCall]] = {
+    "retry": RetryCall,
+    "skip": SkipCall,
+    "cancel": CancelCall,
+}
 
 _ACTIVE_JOB = """
     SELECT d.active_version, v.job_id, j.document, o.routing_epoch, s.paused_at IS NOT NULL AS paused
@@ -92,6 +103,17 @@ class UserActions:
 
     async def skip(self, actor: Actor, task_id: UUID) -> SkipReply:
         return skip_reply(await self.group.enqueue(SkipCall(task_id, actor)))
+
+    async def act_on_many(self, actor: Actor, body: TaskActionsRequest) -> TaskActionsReply:
+        """Retries, skips or cancels each task as the caller saw it. A repeated call does nothing twice."""
+        make_call = _CALLS[body.action]
+        attempts = {item.task_id: item.attempt for item in body.tasks}
+        calls = [self.group.enqueue(make_call(task_id, actor, attempt)) for task_id, attempt in attempts.items()]
+        results = dict(zip(attempts, await asyncio.gather(*calls, return_exceptions=True), strict=True))
+        for result in results.values():
+            if isinstance(result, BaseException) and (not isinstance(result, TraceError) or result.retryable):
+                raise result  # the caller repeats the call; what is done by now is a duplicate then
+        return TaskActionsReply(outcomes=[_outcome(item.task_id, results[item.task_id]) for item in body.tasks])
 
     async def trigger(
         self, actor: Actor, dag: str, job_name: str, body: TriggerRequest, traceparent: str | None = None
@@ -154,13 +176,16 @@ class UserActions:
             job, document, epoch, paused = await self._active_job(connection, org_id, dag, job_name)
             plan.epochs = {org_id: epoch}
             self._check_units(job, body)
+            newest: int = await connection.fetchval("SELECT last_value FROM events_routed_seq")
             unit: dict[str, Any] = msgspec.to_builtins(body)
             plan.audit.append(AuditEntry(org_id, actor.subject, "job.trigger", f"{dag}/{job_name}", unit))
             if document.activation is Activation.SOURCE:
                 reply, applied = await self._emit(connection, plan, job, document, body, key, paused=paused)
             else:
                 reply, applied = await self._make(connection, plan, job, body, key)
-            await connection.execute(_CLOSE_TRIGGER, org_id, key, msgspec.json.encode(reply).decode())
+            fields = msgspec.structs.asdict(reply)
+            stored = StoredTrigger(**fields, node_id=job.node_id, after_seq=newest)
+            await connection.execute(_CLOSE_TRIGGER, org_id, key, msgspec.json.encode(stored).decode())
         self.writer.committed(plan)
         count_written(self.metrics, applied)
         self.on_outbox()
@@ -206,7 +231,7 @@ class UserActions:
         output = next((item for item in job.outputs if item.output_index == body.output_index), None)
         if output is None:
             raise TraceError("input_not_found", "The source has no such output.", field="output_index")
-        if not output.dataset.storage.routes_at_once:
+        if not output.storage.routes_at_once:
             raise TraceError("trigger_invalid", "Only a commit creates events of this output.", field="output_index")
         if document.source is not None and document.source.kind is SourceKind.CRON and body.cursor is not None:
             latest = await connection.fetchval(_LATEST_SLOT)
@@ -255,6 +280,7 @@ class UserActions:
         task = await self.router.drafts.draft_manual(connection, request)
         await self._check_inputs(connection, request, task)
         assert task is not None
+        await check_output_units(connection, task)
         plan.new_tasks.append(task)
         applied = await self.writer.write(connection, plan)
         return TriggerReply(idempotency_key=key, task_id=task.task_id), applied
@@ -329,6 +355,17 @@ def _blocks(request: UnitRequest, task: NewTask | None) -> tuple[int | None, int
 
 def _unit_field(request: UnitRequest) -> str:
     return "cursor" if request.cursor is not None else "partition_key" if request.start is None else "range"
+
+
+def _outcome(task_id: UUID, result: TaskActionResult | BaseException) -> TaskActionOutcome:
+    if isinstance(result, TraceError):
+        error = ErrorInfo(code=result.code, message=result.message, details=result.details)
+        return TaskActionOutcome(task_id=task_id, outcome="refused", error=error)
+    assert isinstance(result, TaskActionResult)
+    outcome: Literal["done", "duplicate", "changed"] = "duplicate" if result.duplicate else "done"
+    if result.changed:
+        outcome = "changed"
+    return TaskActionOutcome(task_id=task_id, outcome=outcome, status=result.task.status.value)
 
 
 async def _repeated(connection: Connection, org_id: UUID, key: str, request_hash: str) -> TriggerReply:

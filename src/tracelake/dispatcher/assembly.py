@@ -7,6 +7,7 @@ from secrets import token_bytes
 from typing import Any
 
 from tracelake.db.transaction import Store
+from tracelake.dispatcher.access.user_tokens import UserTokens
 from tracelake.dispatcher.actions import UserActions
 from tracelake.dispatcher.batch_queries.outcomes import BATCH as QUERIES_BATCH
 from tracelake.dispatcher.batch_queries.outcomes import QueryOutcomes
@@ -26,6 +27,7 @@ from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy.builds import Builds
 from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.deploy.reading import DocumentReader, FairReader, ThreadReader
+from tracelake.dispatcher.deploy.removals import Removals
 from tracelake.dispatcher.engine.calls.call import AnyCall
 from tracelake.dispatcher.engine.catch_up.edge_drain import EdgeDrain
 from tracelake.dispatcher.engine.catch_up.pace import BackgroundPace
@@ -58,6 +60,9 @@ from tracelake.dispatcher.loops.uncommitted_files import PAGE as COLLECTOR_PAGE
 from tracelake.dispatcher.loops.uncommitted_files import Collector
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.mint import TokenMint
+from tracelake.dispatcher.openlineage.sender import BATCH as LINEAGE_BATCH
+from tracelake.dispatcher.openlineage.sender import SEND_SECONDS as LINEAGE_SECONDS
+from tracelake.dispatcher.openlineage.sender import LineageSender
 from tracelake.dispatcher.outbox.relay import OutboxRelay
 from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.quotas.admin import QuotaAdmin
@@ -72,6 +77,7 @@ from tracelake.dispatcher.sources.cron import CronSources
 from tracelake.dispatcher.sources.delivery_retention import DeliveryPruner
 from tracelake.dispatcher.sources.monitor import SourceMonitor
 from tracelake.dispatcher.sources.pause import SourcePauses
+from tracelake.dispatcher.sources.repair import SourceRepairs
 from tracelake.dispatcher.sources.webhook_deliveries import Deliveries
 from tracelake.dispatcher.sources.webhook_paths import WebhookAdmin
 from tracelake.dispatcher.task_credentials import TaskCredentials
@@ -92,12 +98,15 @@ from tracelake.ports import (
 )
 from tracelake.ports.webhook_secrets import MASTER_KEY_BYTES
 from tracelake.tokens.jwks import RingKeys
+from tracelake.tokens.revocations import RevocationCheck
 from tracelake.tokens.users import UserKeys, UserVerifier
 from tracelake.tokens.verify import KeyDirectory, TokenVerifier
 from tracelake.wire.contract import DISPATCHER_LISTENERS, Principal, Route
+from tracelake.wire.tokens import RevocationEntry
 
 COLLECT_SECONDS = 60.0
 RETENTION_SECONDS = 600.0
+REMOVALS_SECONDS = 10.0
 QUERIES_SECONDS = 30.0
 GAUGE_SECONDS = 5.0
 BUILD_SECONDS = 1.0
@@ -136,6 +145,8 @@ class Ports:
     """Addresses of single objects, for uploads of bundles and for their runs; without it there are no bundles."""
     bundles: BundleInspector = field(default_factory=ThreadInspector)
     """As `documents`, for archives."""
+    query_url: Callable[[], str | None] = lambda: None
+    """The address of the Query Service for people, as it is now."""
 
 
 def reserved_connections(size: int, config: DispatcherConfig) -> int:
@@ -214,8 +225,9 @@ class Dispatcher:
         self.artifacts = ArtifactCollector(store, objects, config)
         self.uploads = UploadCollector(store, objects, config)
         self.logs = LogCollector(store, objects, config)
-        self.retention = Retention(store, objects, config)
+        self.retention = Retention(store, objects, queue, config)
         self.query_outcomes = QueryOutcomes(store, config)
+        self.lineage = LineageSender(store, definitions, config, metrics) if config.openlineage_url else None
         self.gauges = Gauges(store, queue, metrics, self.pressure)
 
         # Who answers calls
@@ -264,7 +276,9 @@ class Dispatcher:
         )
         self.documents = FairReader(ports.documents, config)
         self.deployments = Deployments(store, config, self._deployed, self.documents, quotas=self.quotas)
+        self.removals = Removals(store, config, self._deployed, lambda: self._removals_loop.nudge())
         self.pauses = SourcePauses(store, self._paused)
+        self.repairs = SourceRepairs(store)
         self.cron = CronSources(
             store=store, definitions=definitions, writer=self.writer, metrics=metrics, on_outbox=self._wake
         )
@@ -281,9 +295,19 @@ class Dispatcher:
         )
         self.buffers = BufferCommits(store=store, writer=self.writer, metrics=metrics, on_outbox=self._wake)
         user_ring = KeyDirectory(ports.user_signer)
+        self.revocations = RevocationCheck(self._load_revocations)
+        self.tokens = UserTokens(
+            store=store,
+            keys=user_ring,
+            rules=config.user_tokens,
+            clock=self.clock,
+            signs=ports.user_keys is None,
+            on_revoked=self.revocations.forget,
+        )
         gatekeeper = Gatekeeper(
             tasks=verifier,
             users=UserVerifier(ports.user_keys or RingKeys(user_ring), config.user_tokens),
+            revocations=self.revocations,
             worker=ports.worker_secret,
             service=ports.service_secret,
             monitoring=ports.metrics_secret,
@@ -305,13 +329,16 @@ class Dispatcher:
             self.retention,
             QuotaAdmin(store, self.quotas),
             self.batch_queries,
+            self.tokens,
         )
         users = UserEndpoints(
             store=store,
             orgs=Orgs(store),
             deployments=self.deployments,
+            removals=self.removals,
             actions=self.actions,
             pauses=self.pauses,
+            repairs=self.repairs,
             webhooks=WebhookAdmin(store, ports.webhook_secrets, config),
             dead_batches=DeadBatches(store, self._wake),
             objects=objects,
@@ -320,6 +347,8 @@ class Dispatcher:
             tables=ports.tables,
             bundles=BundleUploads(store, objects, ports.urls, ports.bundles, config),
             config=config,
+            tokens=self.tokens,
+            query_url=ports.query_url,
         )
         endpoints = machines.endpoints() + users.endpoints()
         self.apps = {
@@ -339,6 +368,9 @@ class Dispatcher:
         self.loops = self._make_loops(config)
         self._running: list[asyncio.Task[None]] = []
 
+    async def _load_revocations(self) -> list[RevocationEntry]:
+        return (await self.tokens.list_revocations()).revocations
+
     def _count_refused_delivery(self, route: Route[Any, Any], code: str) -> None:
         """`Deliveries` counts what gets as far as to it."""
         if route.principal is Principal.WEBHOOK:
@@ -356,7 +388,10 @@ class Dispatcher:
         build = _then(self.builds.run_once, drain, self._sources_loop.nudge, wake)
         self._builds_loop = loop("builds", build, BUILD_SECONDS)
         self._invoke_loop = loop("invoke", self.invocations.run_once, config.relay_poll_seconds)
-        return [
+        self._retention_loop = loop("retention", self.retention.run_once, RETENTION_SECONDS, RETENTION_BATCH)
+        purge = _then(self.retention.removed_dags.run_once, self._retention_loop.nudge)
+        self._removals_loop = loop("removals", purge, REMOVALS_SECONDS, 1)
+        loops = [
             self._relay_loop,
             self._drain_loop,
             loop("quotas", _then(self.quota_watch.run_once, drain, wake), QUOTA_SECONDS),
@@ -371,10 +406,14 @@ class Dispatcher:
             loop("artifacts", self.artifacts.run_once, COLLECT_SECONDS, ARTIFACTS_PAGE),
             loop("uploads", self.uploads.run_once, COLLECT_SECONDS, UPLOADS_PAGE),
             loop("logs", self.logs.run_once, COLLECT_SECONDS, LOGS_PAGE),
-            loop("retention", self.retention.run_once, RETENTION_SECONDS, RETENTION_BATCH),
+            self._removals_loop,
+            self._retention_loop,
             loop("queries", self.query_outcomes.run_once, QUERIES_SECONDS, QUERIES_BATCH),
             loop("gauges", self.gauges.run_once, GAUGE_SECONDS),
         ]
+        if self.lineage is not None:
+            loops.append(loop("openlineage", self.lineage.run_once, LINEAGE_SECONDS, LINEAGE_BATCH))
+        return loops
 
     def start_loops(self) -> None:
         self._running = [asyncio.create_task(loop.run(), name=loop.name) for loop in self.loops]
@@ -392,6 +431,8 @@ class Dispatcher:
         await asyncio.gather(*self._running, return_exceptions=True)
         if self.tracing is not None:
             await self.tracing.close()
+        if self.lineage is not None:
+            await self.lineage.close()
 
     async def _commit_counted(self, calls: Sequence[AnyCall], *, patient: bool) -> list[CallOutcome]:
         self.metrics.group_batches.inc()

@@ -29,6 +29,8 @@ class Actor:
     org: str
     org_id: UUID | None
     """None while the org has nothing yet: whatever is asked for is not there."""
+    dags: tuple[str, ...] | None = None
+    """The DAGs to which the user's token is limited; None: all."""
 
 
 async def record(

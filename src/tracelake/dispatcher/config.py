@@ -1,6 +1,7 @@
 """What the Dispatcher must know, as one frozen object; `settings.configs` fills it from the settings."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from tracelake.bundles.archive import ArchiveLimits
 from tracelake.model.backoff import Backoff
@@ -62,6 +63,8 @@ class DispatcherConfig:
     query_batch_retention_days: int
     kept_versions: int
     version_retention_days: int
+    removed_retention_days: int
+    audit_retention_days: int
     buffer_retention_days: int
     runtimes: RuntimeRegistry
     invoke_slots: int
@@ -79,3 +82,8 @@ class DispatcherConfig:
     otlp_endpoint: str
     """Where traces are sent; nowhere, and none are made, if it is empty."""
     otlp_sample_ratio: float
+    openlineage_url: str
+    """Who hears of attempts; nobody, and nothing is noted, if it is empty."""
+    openlineage_key_file: Path | None
+    openlineage_namespace: str
+    openlineage_backlog: int

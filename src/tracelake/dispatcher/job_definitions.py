@@ -9,6 +9,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from tracelake.catalogue import CATALOGUE
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.records import columns
@@ -28,8 +29,8 @@ _LOAD_JOBS = """
     FROM jobs JOIN orgs USING (org_id) WHERE job_id = ANY($1)"""
 
 _LOAD_OUTPUTS = """
-    SELECT o.job_id, o.output_index, o.dataset_version, d.dataset_uuid, d.org_id, d.name, d.storage
-    FROM job_outputs o JOIN datasets d USING (dataset_uuid)
+    SELECT o.job_id, o.output_index, o.dataset_version, d.dataset_uuid, d.org_id, d.name, d.storage, j.operator
+    FROM job_outputs o JOIN datasets d USING (dataset_uuid) JOIN jobs j USING (job_id)
     WHERE o.job_id = ANY($1) ORDER BY o.job_id, o.output_index"""
 
 _LOAD_DATASETS = "SELECT dataset_uuid, org_id, name, storage FROM datasets WHERE dataset_uuid = ANY($1)"
@@ -138,7 +139,10 @@ class Definitions:
         outputs: dict[UUID, list[Output]] = {}
         for row in await self._fetch(connection, _LOAD_OUTPUTS, missing):
             dataset = self._keep_dataset(row)
-            outputs.setdefault(row["job_id"], []).append(Output(row["output_index"], row["dataset_version"], dataset))
+            operator = CATALOGUE.get(row["operator"])
+            fills_table = operator is not None and operator.fills_tables
+            output = Output(row["output_index"], row["dataset_version"], dataset, fills_table)
+            outputs.setdefault(row["job_id"], []).append(output)
         for row in await connection.fetch(_LOAD_JOBS, missing):
             fields: dict[str, Any] = dict(row)
             fields["config"] = fields["config"].encode()

@@ -52,7 +52,7 @@ class Metrics(HttpMetrics):
         self.completions = self._counter(
             "trace_completions", "Final reports accepted, by recorded status.", ("status",)
         )
-        self.failed_tasks = self._counter("trace_tasks_failed", "Tasks that failed for good.")
+        self.failed_tasks = self._counter("trace_tasks_failed", "Tasks that failed and have no retry left.")
         self.lease_expiries = self._counter(
             "trace_lease_expiries", "Expired leases, by the new status of the task.", ("status",)
         )
@@ -93,7 +93,7 @@ class Metrics(HttpMetrics):
         self.drained = self._counter("trace_drained_events", "Events replayed to edges that had fallen behind.")
         self.edges_behind = self._stored(
             "trace_edges_behind",
-            "Inputs that events wait for, by state: held (a unit failed for good), building (of a version that does "
+            "Inputs that events wait for, by state: held (a unit failed), building (of a version that does "
             "not count yet), behind (they drain, or pressure stops them).",
             ("state",),
         )
@@ -105,13 +105,14 @@ class Metrics(HttpMetrics):
         )
         self.failed_units = self._stored(
             "trace_input_failed_units",
-            "Units that failed for good and hold an input of this job; absent for jobs without. At most 100 jobs.",
+            "Units that failed without a retry left and hold an input of this job; absent for jobs without. At most "
+            "100 jobs.",
             NAMED,
         )
         self.stale_datasets = self._stored(
             "trace_dataset_late_seconds",
-            "By how much the newest commit of a dataset is older than its check of kind freshness allows; absent for "
-            "datasets that are fresh. At most 100 datasets.",
+            "By how much the newest commit of a dataset, or its newest block, is older than its check of kind "
+            "freshness allows; absent for datasets that are fresh. At most 100 datasets.",
             ("org", "dataset"),
         )
         self.invalidations = self._stored(
@@ -146,7 +147,7 @@ class Metrics(HttpMetrics):
         )
         self.reconciled = self._counter(
             "trace_reconciled",
-            "What had to be mended, by kind: task_wakeup and buffer_batch that nobody held any more, held_task and "
+            "Repairs, by kind: task_wakeup and buffer_batch that nobody held any more, held_task and "
             "held_edge held for nothing, event without its task.",
             ("kind",),
         )
@@ -189,6 +190,7 @@ class Metrics(HttpMetrics):
             "Age of the last event of an always-on source; of one that never said anything, of its run.",
             NAMED,
         )
+        self._declare_followers()
         self.source_said = self._stored(
             "trace_source_last_event_timestamp_seconds",
             "When the last event on an output of a source was accepted; absent without one.",
@@ -210,6 +212,33 @@ class Metrics(HttpMetrics):
             "How long ago the first slot was due that a cron source still owes; 0 while it owes none. Absent with "
             "`catch_up: none`, which makes up for nothing.",
             NAMED,
+        )
+
+    def _declare_followers(self) -> None:
+        """Of sources that follow the head of a chain, as their heartbeats said it last."""
+        self.follower_state = self._stored(
+            "trace_follower_state", "1 for how the last look of a follower at its chain ended.", (*NAMED, "state")
+        )
+        self.follower_lag_blocks = self._stored(
+            "trace_follower_lag_blocks", "Blocks from the newest one in a follower's tables to the head.", NAMED
+        )
+        self.follower_lag = self._stored(
+            "trace_follower_lag_seconds",
+            "Age of the newest block in a follower's tables, by the time of the block. It grows as well if the chain "
+            "or the follower has stopped.",
+            NAMED,
+        )
+        self.follower_announced = self._stored(
+            "trace_follower_announced", "1 if a subscription announces new blocks to a follower, 0 if it polls.", NAMED
+        )
+        self.follower_reorgs = self._stored(
+            "trace_follower_reorgs", "Reorganisations that a follower has written, by all attempts.", NAMED
+        )
+        self.follower_last_depth = self._stored(
+            "trace_follower_last_reorg_depth", "Blocks that the last of them replaced; 0 without one.", NAMED
+        )
+        self.follower_max_depth = self._stored(
+            "trace_follower_max_reorg_depth", "Blocks that the deepest of them replaced; 0 without one.", NAMED
         )
 
     def _declare_pressure(self) -> None:
@@ -264,6 +293,18 @@ class Metrics(HttpMetrics):
             "trace_otel_spans_dropped",
             "Spans that no collector took: the queue was full, or the collector away or unwilling.",
         )
+        self.lineage_events = self._counter(
+            "trace_openlineage_events",
+            "OpenLineage events by what became of them: sent, rejected by the receiver, or dropped (too many waited, "
+            "or their task is gone).",
+            ("result",),
+        )
+        self.lineage_failures = self._counter(
+            "trace_openlineage_failures", "Rounds in which the receiver of OpenLineage events took none, or not all."
+        )
+        self.lineage_lag = self._gauge(
+            "trace_openlineage_lag_seconds", f"Age of the oldest OpenLineage event that waits to be sent. {SAME}"
+        )
 
     def _declare_credentials(self) -> None:
         """Both are set by the process that serves the listeners."""
@@ -288,6 +329,7 @@ class Metrics(HttpMetrics):
             self.cron_fires: ("fired", "duplicate"),
             self.completions: ("Completed", "Failed", "Canceled"),
             self.lease_expiries: ("Failed", "Canceled"),
+            self.lineage_events: ("sent", "rejected", "dropped"),
             self.reconciled: ("task_wakeup", "buffer_batch", "held_task", "held_edge", "event"),
         }
         for counter, labels in values.items():

@@ -1,12 +1,15 @@
 """Minting: the grants of one attempt, from the task and its job's definition."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import UUID
 
 import msgspec
 
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.job_definitions import Definitions
+from tracelake.dispatcher.read_pins import LivePin, ReadPin, decode_pins
 from tracelake.model.ids import new_secret_id
 from tracelake.model.job import Job, Storage
 from tracelake.model.task import Task
@@ -31,7 +34,8 @@ class TokenMint:
         layout = self.config.layout
         # One grant per generation, however many units of it are read.
         distinct = {(item.dataset_uuid, item.dataset_version): item for item in inputs}
-        reads = tuple(self._read_grant(item) for item in distinct.values())
+        pins = decode_pins(task.read_as_of)
+        reads = tuple(self._read_grant(item, pins) for item in distinct.values())
         read_prefixes = {
             layout.generation(grant.dataset_uuid, grant.dataset_version): None
             for grant in reads
@@ -60,7 +64,7 @@ class TokenMint:
                 write_prefixes=tuple(
                     layout.write_prefix(job, output, task.task_id, task.attempt)
                     for output in job.outputs
-                    if output.dataset.storage is Storage.S3
+                    if output.storage is Storage.S3
                 ),
                 buffer_prefix=layout.buffer_prefix(task.task_id, task.attempt),
                 scratch_prefix=layout.scratch_prefix(task.task_id, task.attempt),
@@ -92,11 +96,18 @@ class TokenMint:
             life = min(life, int(left))
         return max(life, 0)
 
-    def _read_grant(self, item: TaskInput) -> DatasetGrant:
+    def _read_grant(self, item: TaskInput, pins: Mapping[UUID, ReadPin]) -> DatasetGrant:
         dataset = self.definitions.dataset(item.dataset_uuid)
+        pin = pins.get(item.dataset_version)
         return DatasetGrant(
             dataset_uuid=item.dataset_uuid,
             dataset_version=item.dataset_version,
             name=dataset.name if dataset else item.name or "",
-            storage=(dataset.storage.value,) if dataset else (),
+            storage=_kinds(dataset.storage) if dataset else (),
+            boundary=pin.boundary if isinstance(pin, LivePin) else None,
         )
+
+
+def _kinds(storage: Storage) -> tuple[str, ...]:
+    """A live dataset is both: files up to the boundary, a table above it."""
+    return (Storage.S3, Storage.POSTGRES) if storage is Storage.LIVE else (storage.value,)

@@ -61,7 +61,7 @@ def name_input(item: TaskInput, name: str) -> PayloadInput:
 
 
 def _output(output: Output, task: Task, job: Job, layout: Layout) -> TaskOutput:
-    kind = output.dataset.storage
+    kind = output.storage
     where = layout.location(job, output, task.task_id, task.attempt)
     return TaskOutput(
         output_index=output.output_index,

@@ -21,10 +21,34 @@ def is_failed_for_good(alias: str = "") -> str:
     return f"{table}status = 'Failed' AND {table}next_retry_at IS NULL AND {table}skipped_at IS NULL"
 
 
+def is_final_error(alias: str = "") -> str:
+    """The task failed with attempts left: its report said that another one would fail in the same way."""
+    table = _dot(alias)
+    return (
+        f"({table}status = 'Failed' AND {table}next_retry_at IS NULL AND {table}outcome = 'Failed' "
+        f"AND ({table}max_attempts IS NULL OR {table}attempt < {table}max_attempts))"
+    )
+
+
+def has_no_failures(version: str) -> str:
+    """No task of the nodes of the version, a row of `dag_versions`, has failed for good: one may go back to it."""
+    return f"""NOT EXISTS (
+        SELECT FROM dag_version_jobs own JOIN jobs o ON o.job_id = own.job_id
+        JOIN jobs same ON same.node_id = o.node_id
+        JOIN tasks f ON f.job_id = same.job_id AND {is_failed_for_good("f")}
+        WHERE own.dag_version_id = {version}.dag_version_id)"""
+
+
 def awaits_sink(alias: str = "") -> str:
     """The batch was released, and no sink has committed or rejected it."""
     table = _dot(alias)
     return f"{table}released_at IS NOT NULL AND {table}committed_at IS NULL AND {table}dead_at IS NULL"
+
+
+def is_dead(alias: str = "") -> str:
+    """The batch is a dead letter, and nobody has replayed or dropped it."""
+    table = _dot(alias)
+    return f"{table}dead_at IS NOT NULL AND {table}dropped_at IS NULL"
 
 
 def has_unit(alias: str = "") -> str:
@@ -42,6 +66,12 @@ def has_threshold(alias: str = "") -> str:
 def is_current(row: str, dataset: str) -> str:
     """The generation of the row is the active one of its dataset, or the one that is being built."""
     return f"{row}.dataset_version IN ({dataset}.current_version, {dataset}.staged_version)"
+
+
+def in_removed_dag(alias: str) -> str:
+    """The row of `jobs`, `nodes` or `datasets` is of a DAG that was removed."""
+    return f"""EXISTS (SELECT FROM dags removed WHERE removed.org_id = {alias}.org_id
+        AND removed.dag_name = {alias}.dag_name AND removed.removed_at IS NOT NULL)"""
 
 
 def _dot(alias: str) -> str:

@@ -16,7 +16,7 @@ import msgspec
 
 from tracelake.catalogue import CATALOGUE
 from tracelake.catalogue.sql.query_config import QUERY
-from tracelake.db.transaction import Store
+from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.artifacts import check_artifact, list_publications
 from tracelake.dispatcher.audit import record_query
 from tracelake.dispatcher.buffers.writer_grants import check_grant
@@ -44,10 +44,19 @@ from tracelake.dispatcher.mint import GRACE_SECONDS, TokenMint
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.quotas.book import QuotaBook
+from tracelake.dispatcher.read_pins import LivePin, decode_pins, moment_of
 from tracelake.dispatcher.replies import cancel_reply, complete_reply, created_task, events_reply, publish_reply
 from tracelake.dispatcher.task_credentials import GrantGroup, TaskCredentials, credential_seconds, record_mint
+from tracelake.dispatcher.views.checks import list_org_results
 from tracelake.dispatcher.views.deliveries import list_task_deliveries
-from tracelake.dispatcher.views.files import list_columns, list_dataset_files, list_files, read_schema
+from tracelake.dispatcher.views.files import (
+    list_columns,
+    list_dataset_files,
+    list_files,
+    list_live_files,
+    read_direct_table,
+    read_schema,
+)
 from tracelake.dispatcher.views.relations import list_inputs, list_published
 from tracelake.errors import TraceError
 from tracelake.model.ids import new_id
@@ -56,6 +65,7 @@ from tracelake.model.lifecycle import NotClaimed, check_current, fenced
 from tracelake.model.task import Task
 from tracelake.ports import ObjectStore
 from tracelake.tokens.token_claims import VerifiedClaims
+from tracelake.wire.checks import OrgCheckResultsReply, OrgCheckResultsRequest
 from tracelake.wire.claims import (
     ClaimReply,
     ClaimRequest,
@@ -94,7 +104,6 @@ from tracelake.wire.task_calls import (
 )
 from tracelake.wire.units import EventIn, TaskInput
 
-_PINS = msgspec.json.Decoder(dict[str, datetime | None])
 GRACE = timedelta(seconds=GRACE_SECONDS)
 """A token outlives its attempt's deadline by this much at most."""
 Answer = TypeVar("Answer")
@@ -304,30 +313,55 @@ class DispatcherService:
         grants = {(grant.dataset_uuid, grant.dataset_version): grant for grant in claims.datasets}
         task, job, inputs, _ = await self._read(body.task_id)
         check_current(task, body.attempt, body.lease_token)
-        writes = any(
-            (output.dataset_uuid, output.dataset_version) == generation and output.dataset.storage is Storage.BUFFERED
-            for output in job.outputs
+        own_output = next(
+            (output for output in job.outputs if (output.dataset_uuid, output.dataset_version) == generation), None
         )
-        if generation not in grants and not writes:
+        storage = None if own_output is None else own_output.storage
+        writes = storage is Storage.BUFFERED
+        writes_directly = storage is Storage.POSTGRES and _may_write_directly(job)
+        is_live = own_output is not None and own_output.dataset.storage is Storage.LIVE
+        if generation not in grants and not writes and not writes_directly and not is_live:
             raise TraceError("dataset_forbidden", "The task does not read this dataset.", field="dataset_uuid")
+        pin = decode_pins(task.read_as_of).get(body.dataset_version)
         async with (
             self.store.connection() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
             schema = await read_schema(connection, body.dataset_uuid) if writes else None
+            operator = CATALOGUE.get(job.operator)
+            keeps_table = writes_directly or (is_live and operator is not None and operator.trusted)
+            table = await read_direct_table(connection, body.dataset_uuid) if keeps_table else None
+            own = FilesReply(units=[], schema=schema, table=table)
             if generation not in grants:
-                return FilesReply(units=[], schema=schema)
-            if Storage.BUFFERED in grants[generation].storage:
+                if not is_live or writes_directly:
+                    return own
                 columns = await list_columns(connection, generation, task.job_id)
-                return FilesReply(units=[], columns=columns, schema=schema)
-            as_of = body.as_of or _pinned(task, body.dataset_version)
+                boundary = pin.boundary if isinstance(pin, LivePin) else None
+                return msgspec.structs.replace(own, columns=columns, by_position=True, live=True, boundary=boundary)
+            kinds = grants[generation].storage
+            if Storage.S3 not in kinds:
+                columns = await list_columns(connection, generation, task.job_id)
+                return msgspec.structs.replace(own, columns=columns, by_position=Storage.POSTGRES in kinds)
+            if Storage.POSTGRES in kinds:
+                return await self._live_files(connection, task, body, pin if isinstance(pin, LivePin) else LivePin())
+            as_of = body.as_of or moment_of(pin)
             if job.operator == QUERY:
                 as_of = await read_pin(connection, task.task_id, generation)
                 if as_of is None:
                     raise fenced(task)
             reply = await list_files(connection, generation, body.start, body.end, body.after, as_of)
-        own = any((output.dataset_uuid, output.dataset_version) == generation for output in job.outputs)
-        return _without_unit(reply, inputs) if own and body.start is None else reply
+        is_own = any((output.dataset_uuid, output.dataset_version) == generation for output in job.outputs)
+        return _without_unit(reply, inputs) if is_own and body.start is None else reply
+
+    async def _live_files(self, connection: Connection, task: Task, body: FilesRequest, pin: LivePin) -> FilesReply:
+        """Files up to the boundary that the attempt is pinned to; the rest of its rows is in the table."""
+        generation = (body.dataset_uuid, body.dataset_version)
+        columns = await list_columns(connection, generation, task.job_id)
+        reply = FilesReply(units=[], columns=columns, by_position=True, live=True, boundary=pin.boundary)
+        if pin.as_of is None:
+            return reply
+        files = await list_live_files(connection, generation, body.start, body.end, body.after, pin)
+        return msgspec.structs.replace(reply, units=files.units, next=files.next, as_of=files.as_of)
 
     async def deliveries(self, claims: VerifiedClaims, body: TaskDeliveriesRequest) -> TaskDeliveriesReply:
         """Only for an operator that reads deliveries, and only those of the task's own unit."""
@@ -386,7 +420,11 @@ class DispatcherService:
 
     async def relations(self, body: RelationsRequest) -> RelationsReply:
         async with self.store.connection() as connection:
-            return await list_published(connection, body.org)
+            return await list_published(connection, body.org, body.dags)
+
+    async def check_results(self, body: OrgCheckResultsRequest) -> OrgCheckResultsReply:
+        async with self.store.connection() as connection:
+            return await list_org_results(connection, body)
 
     async def task_inputs(self, body: TaskInputsRequest) -> TaskInputsReply:
         """Refuses an attempt that is not current: whoever gets a reply has asked whether it may still read."""
@@ -483,6 +521,12 @@ def _is_always_on(job: Job) -> bool:
     return job.timeout_seconds is None and job.max_attempts is None and job.node_id is not None
 
 
+def _may_write_directly(job: Job) -> bool:
+    """Only code of the platform writes tables itself."""
+    spec = CATALOGUE.get(job.operator)
+    return spec is not None and spec.fills_tables and not job.is_untrusted
+
+
 def _check_token(claims: VerifiedClaims, body: Fenced) -> None:
     if claims.task_id != body.task_id or claims.attempt != body.attempt:
         raise TraceError("token_mismatch")
@@ -494,8 +538,3 @@ def _without_unit(reply: FilesReply, inputs: Sequence[TaskInput]) -> FilesReply:
         return reply
     unit = inputs[0].unit.blocks
     return msgspec.structs.replace(reply, units=[item for item in reply.units if (item.start, item.end) != unit])
-
-
-def _pinned(task: Task, dataset_version: UUID) -> datetime | None:
-    """The moment at which the attempt reads the generation; None: nothing was committed when it was claimed."""
-    return None if task.read_as_of is None else _PINS.decode(task.read_as_of).get(str(dataset_version))

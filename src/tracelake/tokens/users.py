@@ -6,7 +6,7 @@ subject and org are names that can be stored.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -35,6 +35,7 @@ class UserTokenRules:
     audience: str
     org_claim: str
     roles_claim: str
+    dags_claim: str
 
 
 class UserClaims(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,14 +45,26 @@ class UserClaims(msgspec.Struct, frozen=True, kw_only=True):
     org: str
     roles: list[str]
     exp: float
+    dags: tuple[str, ...] | None = None
+    """The DAGs to which the token is limited, sorted; None: all of the org."""
+    token_id: str | None = None
+    """`jti`: names the token, to revoke it alone."""
+    issued_at: float = 0
+    """0: the token does not say when it was issued."""
 
     def may(self, role: Role | None) -> bool:
-        """Returns whether one of the user's roles includes this one. Unknown roles open nothing."""
+        """Returns whether one of the user's roles includes this one. Unknown roles open nothing. A token that is
+        limited to DAGs is no admin's, whatever it says: what admins do concerns all of the org."""
+        if role is Role.ADMIN and self.dags is not None:
+            return False
         return role is None or any(role in own_role.includes for own_role in Role if own_role in self.roles)
 
     def require(self, role: Role | None) -> None:
         if role is None or self.may(role):
             return
+        if role is Role.ADMIN and self.dags is not None and role in self.roles:
+            message = "A token that is limited to DAGs cannot do what an admin does."
+            raise TraceError("role_forbidden", message, needed_role=role.value)
         own_roles = ", ".join(each.value for each in Role if each in self.roles) or "none"
         raise TraceError(
             "role_forbidden", f"This needs the role {role.value}; your token has {own_roles}.", needed_role=role.value
@@ -73,6 +86,8 @@ class _Registered(msgspec.Struct, frozen=True, kw_only=True):
     sub: str
     exp: int | float
     nbf: int | float = 0
+    iat: int | float = 0
+    jti: str | None = None
 
 
 class UserVerifier:
@@ -85,7 +100,7 @@ class UserVerifier:
         payload = jws.check(parts, await self._keys.find(parts.header.kid, now))
         try:
             claims = msgspec.json.decode(payload, type=_Registered)
-            org, roles = self._own(msgspec.json.decode(payload, type=dict[str, Any]))
+            org, roles, dags = self._own(msgspec.json.decode(payload, type=dict[str, Any]))
         except jws.UNREADABLE as error:
             raise TraceError("credential_malformed") from error
         if claims.exp > LAST_SECOND:
@@ -99,19 +114,43 @@ class UserVerifier:
             raise TraceError("credential_invalid")
         if claims.exp <= now.timestamp():
             raise TraceError("credential_expired")
-        return UserClaims(sub=claims.sub, org=org, roles=roles, exp=claims.exp)
+        return UserClaims(
+            sub=claims.sub,
+            org=org,
+            roles=roles,
+            exp=claims.exp,
+            dags=dags,
+            token_id=claims.jti,
+            issued_at=claims.iat,
+        )
 
-    def _own(self, payload: dict[str, Any]) -> tuple[str, list[str]]:
+    def _own(self, payload: dict[str, Any]) -> tuple[str, list[str], tuple[str, ...] | None]:
+        """A claim of DAGs that is there is a limit, whatever its value: `null` is malformed, and `[]` opens none."""
         org = msgspec.convert(payload.get(self._rules.org_claim), str)
-        return org, msgspec.convert(payload.get(self._rules.roles_claim), list[str])
+        roles = msgspec.convert(payload.get(self._rules.roles_claim), list[str])
+        if self._rules.dags_claim not in payload:
+            return org, roles, None
+        return org, roles, tuple(sorted(set(msgspec.convert(payload[self._rules.dags_claim], list[str]))))
 
 
 def user_payload(
-    rules: UserTokenRules, *, subject: str, org: str, roles: Iterable[str], issued: int, expires: int
+    rules: UserTokenRules,
+    *,
+    subject: str,
+    org: str,
+    roles: Iterable[str],
+    issued: float,
+    expires: int,
+    token_id: str | None = None,
+    dags: Sequence[str] | None = None,
 ) -> bytes:
     """What a token of the stack's own says, in the words that `UserVerifier` reads."""
+    more = {} if token_id is None else {"jti": token_id}
+    limit = {} if dags is None else {rules.dags_claim: list(dags)}
     return msgspec.json.encode(
         {
+            **more,
+            **limit,
             "iss": rules.issuer,
             "aud": rules.audience,
             "sub": subject,

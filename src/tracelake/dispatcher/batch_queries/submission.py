@@ -99,7 +99,7 @@ class _PinnedReading:
         ]
 
     def _unit(self, item: ReadableRelation) -> Unit:
-        if item.storage == "buffered":
+        if item.storage != "s3":
             return _ALL_COMMITS
         if item.dataset_uuid not in self.blocks:
             return _WHOLE

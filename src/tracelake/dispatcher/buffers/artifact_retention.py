@@ -6,9 +6,11 @@ The object goes before the row says so: after a crash the same one is deleted ag
 import logging
 from datetime import timedelta
 
-from tracelake.db.transaction import Store
+from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.records import to_struct
 from tracelake.ports import ObjectStore
+from tracelake.wire.retention import GcRows
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +22,13 @@ _DUE = """
       AND coalesce(committed_at, dropped_at) < trace_now() - $1::interval
     ORDER BY coalesce(committed_at, dropped_at) LIMIT $2"""
 
+_PLAN = """
+    SELECT count(*) AS rows, min(at) AS oldest, sum(size_bytes)::bigint AS bytes FROM (
+        SELECT coalesce(committed_at, dropped_at) AS at, size_bytes FROM buffer_publishes
+        WHERE collected_at IS NULL AND (committed_at IS NOT NULL OR dropped_at IS NOT NULL)
+          AND coalesce(committed_at, dropped_at) < trace_now() - $1::interval
+        ORDER BY coalesce(committed_at, dropped_at) LIMIT $2) due"""
+
 # Another batch may point at the same object: the same attempt may publish it for two datasets.
 _STILL_NEEDED = """
     SELECT DISTINCT batch_uri FROM buffer_publishes p
@@ -27,6 +36,14 @@ _STILL_NEEDED = """
       AND p.batch_uri = ANY($2) AND NOT p.publish_id = ANY($1) AND p.collected_at IS NULL"""
 
 _GONE = "UPDATE buffer_publishes SET collected_at = trace_now() WHERE publish_id = ANY($1)"
+
+
+async def plan_artifacts(connection: Connection, config: DispatcherConfig, most: int) -> list[GcRows]:
+    """How many files of batches are due, up to a bound."""
+    days = config.buffer_retention_days
+    row = await connection.fetchrow(_PLAN, timedelta(days=days), most)
+    assert row is not None
+    return [to_struct(GcRows, row, kind="batch_files", more=row["rows"] == most, kept_days=days)]
 
 
 class ArtifactCollector:

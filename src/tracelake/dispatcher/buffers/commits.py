@@ -4,8 +4,10 @@ A commit is announced as an event whose cursor is the commit's number: who reads
 it. Sinks may repeat everything they say.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -17,7 +19,7 @@ from tracelake.dispatcher.engine.pressure.backlog import CAP
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.predicates import awaits_sink
-from tracelake.dispatcher.records import to_struct
+from tracelake.dispatcher.records import affected, to_struct
 from tracelake.errors import TraceError
 from tracelake.model.dag import Schema
 from tracelake.model.job import buffer_queue
@@ -31,11 +33,14 @@ from tracelake.wire.buffers import (
     BufferRejectedReply,
     BufferRejectedRequest,
     BuffersReply,
+    TablesDroppedReply,
+    TablesDroppedRequest,
 )
-from tracelake.wire.units import EventIn
+from tracelake.wire.units import EventIn, Invalidates
 
 _TABLES = f"""
-    SELECT t.dataset_uuid, o.name AS org, d.name, t.schema, t.on_conflict, t.version_column, b.batches,
+    SELECT t.dataset_uuid, o.name AS org, d.name, t.schema, t.on_conflict, t.version_column, t.on_change, t.writers,
+           t.retired, b.batches,
            b.size_bytes, b.oldest, (extract(epoch FROM t.changed_at) * 1000000)::bigint AS revision
     FROM buffered_tables t JOIN datasets d USING (dataset_uuid) JOIN orgs o ON o.org_id = t.org_id
     CROSS JOIN LATERAL (
@@ -46,6 +51,12 @@ _TABLES = f"""
                 AND {awaits_sink("p")}
               ORDER BY p.released_at LIMIT {CAP}) p) b
     ORDER BY o.name, d.name"""  # noqa: S608 - constants only
+
+# Tables that a sink is to drop, in part: the next look lists others.
+_REMOVED = """
+    SELECT dataset_uuid FROM removed_tables WHERE dropped_at IS NULL ORDER BY removed_at, dataset_uuid LIMIT 100"""
+
+_DROPPED = "UPDATE removed_tables SET dropped_at = trace_now() WHERE dataset_uuid = ANY($1) AND dropped_at IS NULL"
 
 _OPEN = f"""
     SELECT publish_id, dropped_at IS NOT NULL AS dropped FROM buffer_publishes
@@ -93,8 +104,14 @@ class BufferCommits:
         """Every table that sinks keep, of every org, with what waits for it. Whoever asks is a sink."""
         async with self.store.connection() as connection:
             rows = await connection.fetch(_TABLES)
+            removed = await connection.fetch(_REMOVED)
             await connection.execute(_SEEN)
-        return BuffersReply(datasets=[_dataset(row) for row in rows])
+        return BuffersReply(datasets=[_dataset(row) for row in rows], removed=[row["dataset_uuid"] for row in removed])
+
+    async def tables_dropped(self, request: TablesDroppedRequest) -> TablesDroppedReply:
+        async with self.store.transaction() as connection:
+            tag = await connection.execute(_DROPPED, request.dataset_uuids)
+        return TablesDroppedReply(recorded=affected(tag))
 
     async def open(self, request: BufferOpenRequest) -> BufferOpenReply:
         async with self.store.connection() as connection:
@@ -130,15 +147,16 @@ class BufferCommits:
                 raise TraceError("publish_not_found", field="publish_ids")
             if any(row["commit_seq"] not in (None, request.commit_seq) for row in rows):
                 raise TraceError("commit_conflict", field="commit_seq")
-            duplicate = all(row["committed_at"] is not None for row in rows)
+            duplicate = bool(rows) and all(row["committed_at"] is not None for row in rows)
             await connection.execute(_COMMIT, [row["publish_id"] for row in rows], request.commit_seq, request.dropped)
             plan.epochs = {org_id: dataset["routing_epoch"]}
             # Of the current generation, since everybody reads the one table; and of those that are being built.
             versions = {dataset["current_version"], *(row["dataset_version"] for row in rows)}
-            producer = f"publish:{min(request.publish_ids)}"
+            producer = _producer(request)
             for version in sorted(versions):
-                event = EventIn(dataset_uuid=request.dataset_uuid, dataset_version=version, cursor=request.commit_seq)
-                plan.events.append(NewEvent(event_key(producer, event), org_id, None, event, waits=False, starts=True))
+                for event in _events(request, version):
+                    key = event_key(producer, event)
+                    plan.events.append(NewEvent(key, org_id, None, event, waits=False, starts=True))
             applied = await self.writer.write(connection, plan)
         self.writer.committed(plan)
         return BufferCommittedReply(duplicate=duplicate), applied
@@ -159,6 +177,24 @@ class BufferCommits:
         if row["dead_at"] is None:
             self.metrics.buffer_dead.inc()
         return BufferRejectedReply(status="dead")
+
+
+def _producer(request: BufferCommittedRequest) -> str:
+    """The same in every report of one commit; a change of writers has no batch."""
+    if request.publish_ids:
+        return f"publish:{min(request.publish_ids)}"
+    return f"writers:{request.dataset_uuid}:{request.commit_seq}"
+
+
+def _events(request: BufferCommittedRequest, version: UUID) -> Iterator[EventIn]:
+    """The commit, if there is something to read of it; and the units of readers that held rows which went."""
+    make_event = partial(EventIn, dataset_uuid=request.dataset_uuid, dataset_version=version)
+    if not request.hidden:
+        yield make_event(cursor=request.commit_seq)
+    for item in request.gone:
+        reason = f"rows went with commit {request.commit_seq}"
+        wrong = Invalidates(start=item.first, end=item.last, reason=reason)
+        yield make_event(cursor=item.last, revision=f"commit:{request.commit_seq}", invalidates=wrong)
 
 
 def _dataset(row: asyncpg.Record) -> BufferedDataset:

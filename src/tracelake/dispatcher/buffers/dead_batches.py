@@ -14,6 +14,7 @@ from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.engine.tables.batch_rows import ENQUEUE_PUBLISHES_AGAIN
+from tracelake.dispatcher.predicates import is_dead
 from tracelake.dispatcher.public_ids import OrgIds
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.shared import to_unit
@@ -23,7 +24,7 @@ from tracelake.wire.buffers import DeadBatch, DeadBatchesChanged, DeadBatchesRep
 AT_ONCE = 1000
 NOT_BUFFERED = "{} is not a buffered dataset, so it has no batches and no dead letters."
 
-_DEAD = "p.dead_at IS NOT NULL AND p.dropped_at IS NULL"
+_DEAD = is_dead("p")
 
 _LIST = f"""
     SELECT p.publish_id, p.publish_seq, d.name AS dataset, p.task_id, p.attempt, p.dead_code AS code,
@@ -31,19 +32,21 @@ _LIST = f"""
            p.record_count, p.created_at AS published_at, p.dead_at AS died_at, j.dag_name AS dag, j.name AS job, t.unit
     FROM buffer_publishes p JOIN datasets d USING (dataset_uuid)
     JOIN tasks t ON t.task_id = p.task_id JOIN jobs j ON j.job_id = t.job_id
-    WHERE p.org_id = $1 AND {_DEAD} AND ($2::text IS NULL OR d.name = $2) AND p.publish_seq > $3
-      AND ($4::uuid IS NULL OR p.publish_id = $4)
+    WHERE p.org_id = $1 AND {_DEAD} AND d.removed_at IS NULL AND ($2::text IS NULL OR d.name = $2)
+      AND p.publish_seq > $3 AND ($4::uuid IS NULL OR p.publish_id = $4)
     ORDER BY p.publish_seq LIMIT $5"""  # noqa: S608 - constants only
 
 _COUNT = f"""
     SELECT count(*) FROM buffer_publishes p JOIN datasets d USING (dataset_uuid)
-    WHERE p.org_id = $1 AND {_DEAD} AND ($2::text IS NULL OR d.name = $2)"""  # noqa: S608 - constants only
+    WHERE p.org_id = $1 AND {_DEAD} AND d.removed_at IS NULL AND ($2::text IS NULL OR d.name = $2)"""  # noqa: S608 - constants only
 
 _CHOOSE = f"""
     SELECT p.publish_id, d.name FROM buffer_publishes p JOIN datasets d USING (dataset_uuid)
-    WHERE p.org_id = $1 AND {_DEAD} AND ($2::text IS NULL OR d.name = $2)
+    WHERE p.org_id = $1 AND {_DEAD} AND d.removed_at IS NULL AND ($2::text IS NULL OR d.name = $2)
       AND ($3::uuid[] IS NULL OR p.publish_id = ANY($3))
     ORDER BY p.publish_id LIMIT $4 FOR UPDATE OF p"""  # noqa: S608 - constants only
+
+_STORAGE = "SELECT storage FROM datasets WHERE org_id = $1 AND name = $2 AND removed_at IS NULL"
 
 _REVIVE = """
     UPDATE buffer_publishes
@@ -127,7 +130,7 @@ async def _takes_batches(connection: Connection, org_id: UUID, dataset: str | No
     """Returns whether the named dataset can have dead letters at all."""
     if dataset is None:
         return True
-    storage = await connection.fetchval("SELECT storage FROM datasets WHERE org_id = $1 AND name = $2", org_id, dataset)
+    storage = await connection.fetchval(_STORAGE, org_id, dataset)
     if storage is None:
         raise TraceError("dataset_not_found")
     return bool(storage == "buffered")

@@ -38,6 +38,11 @@ def staging_uri(bucket: str, org_id: UUID, bundle_id: UUID) -> str:
     return f"s3://{bucket}/uploads/{org_id}/{bundle_id}.zip"
 
 
+def piece_uri(bucket: str, org_id: UUID, bundle_id: UUID, offset: int) -> str:
+    """Where a piece of an upload waits for the others."""
+    return f"{staging_uri(bucket, org_id, bundle_id)}.pieces/{offset:012}"
+
+
 def content_uri(bucket: str, org_id: UUID, sha256: str) -> str:
     """Where the archive of a finalized bundle is: the bytes name their place, and only the platform writes there."""
     return f"s3://{bucket}/bundles/{org_id}/{sha256}.zip"

@@ -43,7 +43,10 @@ class UploadCollector:
         if not due:
             return 0
         for row in due:
-            await self._objects.delete(staging_uri(self._bucket, row["org_id"], row["bundle_id"]))
+            uri = staging_uri(self._bucket, row["org_id"], row["bundle_id"])
+            async for piece in self._objects.walk(f"{uri}.pieces/"):
+                await self._objects.delete(piece.uri)
+            await self._objects.delete(uri)
         async with self._store.transaction() as connection:
             await connection.execute(_GONE, [row["bundle_id"] for row in due])
         logger.info("uploads of bundles are gone", extra={"uploads": len(due)})

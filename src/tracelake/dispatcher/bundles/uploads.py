@@ -25,7 +25,14 @@ from tracelake.errors import TraceError
 from tracelake.http.fair_slots import FairSlots
 from tracelake.model.ids import new_id
 from tracelake.ports import ObjectStore, ObjectUrls
-from tracelake.wire.bundles import BundleDetail, BundleUpload, FinalizeBundleRequest, OpenBundleRequest
+from tracelake.wire.bundles import (
+    PIECE_BYTES,
+    BundleDetail,
+    BundlePiece,
+    BundleUpload,
+    FinalizeBundleRequest,
+    OpenBundleRequest,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +95,34 @@ class BundleUploads:
         uri = rows.staging_uri(self.config.bundle_bucket, org_id, bundle_id)
         url, headers = self.urls.sign_upload(uri, size=request.size_bytes, seconds=self.config.bundle_upload_seconds)
         return BundleUpload(bundle_id=bundle_id, url=url, headers=dict(headers), expires_at=expires_at)
+
+    async def receive(self, actor: Actor, bundle_id: UUID, offset: int, piece: bytes) -> BundlePiece:
+        """A piece of an archive whose sender cannot reach the object store. The last one puts them together; a piece
+        that comes again changes nothing."""
+        if actor.org_id is None:
+            raise TraceError("bundle_not_found")
+        async with self.store.connection() as connection:
+            bundle = await rows.find_bundle(connection, actor.org_id, bundle_id)
+        end = min(offset + PIECE_BYTES, bundle.size_bytes)
+        if offset % PIECE_BYTES or offset >= bundle.size_bytes or offset + len(piece) != end:
+            message = f"Expected {PIECE_BYTES} bytes at a multiple of that, or the rest; received {len(piece)}."
+            raise TraceError("body_invalid", message, field="offset")
+        if bundle.status == "uploading":
+            bucket = self.config.bundle_bucket
+            await self.objects.put(rows.piece_uri(bucket, actor.org_id, bundle_id, offset), piece)
+            if end == bundle.size_bytes:
+                async with self.slots.slot(actor.org):
+                    await self._put_together(actor.org_id, bundle)
+        return BundlePiece(bundle_id=bundle_id, received=end)
+
+    async def _put_together(self, org_id: UUID, bundle: BundleDetail) -> None:
+        bucket, archive = self.config.bundle_bucket, bytearray()
+        for offset in range(0, bundle.size_bytes, PIECE_BYTES):
+            piece = await self.objects.get(rows.piece_uri(bucket, org_id, bundle.bundle_id, offset))
+            if piece is None:
+                raise TraceError("bundle_not_uploaded", f"The piece at byte {offset} has not arrived.")
+            archive += piece
+        await self.objects.put(rows.staging_uri(bucket, org_id, bundle.bundle_id), bytes(archive))
 
     async def finalize(self, actor: Actor, bundle_id: UUID, request: FinalizeBundleRequest) -> BundleDetail:
         if actor.org_id is None:

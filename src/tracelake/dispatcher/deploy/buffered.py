@@ -1,10 +1,11 @@
-"""Tables of buffered datasets in a plan: how they follow the document, or why they cannot.
+"""Tables of Postgres data in a plan, buffered ones and those that tasks write directly: how they follow the
+document, or why they cannot.
 
 A table changes when the activation of a version begins: with its build, whose tasks write to the same table, or with
 its cutover. Registering a version changes nothing. A table only ever grows, so the version before can still write it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -13,10 +14,10 @@ import msgspec
 
 from tracelake.catalogue.tables import TableRefusal, grow_table, plan_table
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.deploy.hashes import Address, schema_hash, storage_of
-from tracelake.dispatcher.deploy.outputs import Generation, StoredDataset
+from tracelake.dispatcher.deploy.hashes import is_direct_table, schema_hash, storage_of
+from tracelake.dispatcher.deploy.outputs import StoredDataset
 from tracelake.dispatcher.records import columns
-from tracelake.model.dag import Dag, OnConflict, Problem, Publish, Schema, unlocated
+from tracelake.model.dag import Dag, OnChange, OnConflict, Problem, Publish, Schema, unlocated
 from tracelake.wire.dags import DatasetChange
 
 
@@ -25,6 +26,7 @@ class BufferedTable:
     schema: Schema
     on_conflict: OnConflict
     version_column: str | None = None
+    on_change: OnChange = "rebuild"
 
     @property
     def conflict_rule(self) -> str:
@@ -36,8 +38,18 @@ def conflict_rule(on_conflict: OnConflict, version_column: str | None) -> str:
     return on_conflict if version_column is None else f"{{{on_conflict}: {version_column}}}"
 
 
+_RULES: Mapping[OnChange, str] = {
+    "rebuild": "show only rows of the active version from the cutover on (`on_change: rebuild`)",
+    "keep": "keep rows of earlier versions from the cutover on (`on_change: keep`)",
+}
+
 _TABLES = """
     SELECT d.name, t.schema, t.on_conflict, t.version_column FROM buffered_tables t JOIN datasets d USING (dataset_uuid)
+    WHERE d.org_id = $1 AND d.dag_name = $2 ORDER BY t.dataset_uuid FOR UPDATE OF t"""
+
+_DIRECT_TABLES = """
+    SELECT d.name, t.schema, 'update' AS on_conflict, NULL AS version_column
+    FROM direct_tables t JOIN datasets d USING (dataset_uuid)
     WHERE d.org_id = $1 AND d.dag_name = $2 ORDER BY t.dataset_uuid FOR UPDATE OF t"""
 
 _GROW = """
@@ -55,19 +67,33 @@ _GROW = """
     ON CONFLICT (dataset_uuid) DO UPDATE
         SET schema = excluded.schema, changed_at = greatest(trace_now(), t.changed_at + interval '1 microsecond')"""
 
+# One table serves all generations. What a job of an earlier version reads is in its own document.
+_GROW_DIRECT = """
+    WITH given AS (
+        SELECT d.dataset_uuid, d.org_id, u.schema::json AS schema, u.schema_hash
+        FROM unnest($3::text[], $4::text[], $5::text[]) AS u(name, schema, schema_hash)
+        JOIN datasets d ON d.org_id = $1 AND d.dag_name = $2 AND d.name = u.name),
+    shown AS (
+        UPDATE dataset_versions v SET schema = g.schema, schema_hash = g.schema_hash
+        FROM given g WHERE v.dataset_uuid = g.dataset_uuid)
+    INSERT INTO direct_tables AS t (dataset_uuid, org_id, schema)
+    SELECT dataset_uuid, org_id, schema FROM given
+    ON CONFLICT (dataset_uuid) DO UPDATE
+        SET schema = excluded.schema, changed_at = greatest(trace_now(), t.changed_at + interval '1 microsecond')"""
+
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
     rows: list[tuple[Any, ...]] = field(default_factory=list)
-    """Name, schema, its hash and conflicts of each table that is new or changes."""
+    """Name, schema, its hash and conflicts of each buffered table that is new or changes."""
+    direct_rows: list[tuple[Any, ...]] = field(default_factory=list)
+    """Name, schema and its hash of each table that tasks write directly and that is new or changes."""
     texts: dict[str, list[str]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def shown(self, change: DatasetChange, left: Mapping[str, str]) -> DatasetChange:
-        """Returns the change with what becomes of its table. `left`: rows of writers that changed, by dataset."""
-        texts = [*self.texts.get(change.dataset, ())]
-        if change.dataset in left:
-            texts.append(left[change.dataset])
+    def shown(self, change: DatasetChange, row_changes: Mapping[str, list[str]]) -> DatasetChange:
+        """Returns the change with what becomes of its table, and of rows of writers that change."""
+        texts = [*self.texts.get(change.dataset, ()), *row_changes.get(change.dataset, ())]
         return change if not texts else msgspec.structs.replace(change, table=texts)
 
 
@@ -85,6 +111,7 @@ async def grow_tables(connection: Connection, org_id: UUID, dag: Dag) -> list[Pr
     The caller holds the org's exclusive routing lock. Doing it again changes nothing.
     """
     rows = await connection.fetch(_TABLES, org_id, dag.name)
+    rows += await connection.fetch(_DIRECT_TABLES, org_id, dag.name)
     tables = {
         row["name"]: BufferedTable(
             msgspec.json.decode(row["schema"], type=Schema), row["on_conflict"], row["version_column"]
@@ -94,36 +121,20 @@ async def grow_tables(connection: Connection, org_id: UUID, dag: Dag) -> list[Pr
     changes = _plan_tables(dag, tables, strict=False)
     if changes.rows and not changes.problems:
         await connection.execute(_GROW, org_id, dag.name, *columns(changes.rows))
+    if changes.direct_rows and not changes.problems:
+        await connection.execute(_GROW_DIRECT, org_id, dag.name, *columns(changes.direct_rows))
     return changes.problems
 
 
 def _plan_tables(dag: Dag, tables: Mapping[str, BufferedTable], *, strict: bool) -> TableChanges:
     changes = TableChanges()
     for publish in dag.publish:
-        if storage_of(dag, publish) == "buffered" and publish.owner is None and publish.schema is not None:
+        if publish.owner is not None or publish.schema is None:
+            continue
+        storage = storage_of(dag, publish)
+        if storage == "buffered" or (storage != "none" and is_direct_table(publish)):
             _plan(publish, publish.schema, tables.get(publish.name), changes, strict=strict)
     return changes
-
-
-def rows_left(dag: Dag, before: Mapping[Address, tuple[str, Generation]], changed: Collection[str]) -> dict[str, str]:
-    """By dataset: whose rows stay in the table although nobody makes them any more.
-
-    `before` are the outputs of the active version, `changed` are jobs that make other rows from now on. A table is one
-    for all of them, and what comes replaces rows of the same key alone."""
-    writers = {
-        publish.name: {(source.job, source.output_index) for source in publish.sources}
-        for publish in dag.publish
-        if storage_of(dag, publish) == "buffered"
-    }
-    jobs: dict[str, set[str]] = {}
-    for address, (name, _) in before.items():
-        if name in writers and (address[0] in changed or address not in writers[name]):
-            jobs.setdefault(name, set()).add(address[0])
-    return {
-        name: f"keep its rows: what {' and '.join(f'`{job}`' for job in sorted(job_writers))} no longer "
-        f"{'makes' if len(job_writers) == 1 else 'make'} stays"
-        for name, job_writers in jobs.items()
-    }
 
 
 def _plan(
@@ -141,9 +152,13 @@ def _plan(
     changes.problems.extend(
         unlocated("table_change", item.text, f"publish.{publish.name}.{item.where}") for item in refusals
     )
+    if before is not None and before.on_change != publish.on_change:
+        changes.texts[publish.name] = [_RULES[publish.on_change]]
     if plan.changes and not refusals:
         encoded = msgspec.json.encode(plan.schema, order="deterministic").decode()
-        changes.rows.append(
-            (publish.name, encoded, schema_hash(plan.schema), publish.on_conflict, publish.version_column)
-        )
-        changes.texts[publish.name] = list(plan.changes)
+        row = (publish.name, encoded, schema_hash(plan.schema))
+        if publish.write_mode == "buffered":
+            changes.rows.append((*row, publish.on_conflict, publish.version_column))
+        else:
+            changes.direct_rows.append(row)
+        changes.texts.setdefault(publish.name, []).extend(plan.changes)

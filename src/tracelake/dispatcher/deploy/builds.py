@@ -1,9 +1,10 @@
 """The loop that ends builds: when a version has done everything its history asks for, it cuts over.
 
 A build is finished when each of its edges has seen the history up to the moment the build began, large invalidations in
-it are gone through, and no task of its nodes is left; one that failed for good and was not skipped keeps it open, so
-that a gap never starts to count by itself. What is looked at without a lock is looked at again under it, so any number
-of Dispatchers may try, and a crash at any point leaves a build that the next round finds as it was.
+it are gone through, no task of its nodes is left, and sinks have taken their batches; a task that failed for good and
+was not skipped, or a dead letter, keeps it open, so that a gap never starts to count by itself. What is looked at
+without a lock is looked at again under it, so any number of Dispatchers may try, and a crash at any point leaves a
+build that the next round finds as it was.
 """
 
 import logging
@@ -17,7 +18,7 @@ from tracelake.dispatcher.deploy import tasks
 from tracelake.dispatcher.deploy.cutover import Switch
 from tracelake.dispatcher.deploy.registry import DagPointers, version_by_id
 from tracelake.dispatcher.engine.routing import stale_outputs
-from tracelake.dispatcher.predicates import is_open
+from tracelake.dispatcher.predicates import awaits_sink, is_dead, is_open
 from tracelake.errors import StoreUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,14 @@ _BEHIND = """
         SELECT FROM events v WHERE v.dataset_uuid = e.dataset_uuid AND v.dataset_version = e.dataset_version
           AND v.routed_seq > e.position AND (e.drain_until IS NULL OR v.routed_seq <= e.drain_until))"""
 
+# Batches of a table that are neither in it nor dropped: few, and found by the table. The task of each is asked for by
+# its id: a join may begin with all tasks of the nodes.
+_BATCHES_OF_NODES = """
+    FROM buffer_publishes p
+    WHERE p.dataset_uuid IN (SELECT o.dataset_uuid FROM jobs j JOIN job_outputs o USING (job_id)
+                             WHERE j.node_id = ANY($1))
+      AND (SELECT t.node_id FROM tasks t WHERE t.task_id = p.task_id) = ANY($1)"""
+
 # Job by job, along an index: one look finds an open task, however many ended ones there are. What a cutover dropped and
 # is to come back is open as well: tasks that have yet to be reached, and those that have just stopped.
 _UNFINISHED = f"""
@@ -52,7 +61,9 @@ _UNFINISHED = f"""
             ORDER BY t.task_id LIMIT 1) l WHERE j.node_id = ANY($1))
         OR EXISTS (SELECT FROM jobs j CROSS JOIN LATERAL (
             SELECT FROM tasks t WHERE t.superseded = 'Returning' AND t.job_id = j.job_id
-            ORDER BY t.task_id LIMIT 1) l WHERE j.node_id = ANY($1))"""  # noqa: S608 - constants only
+            ORDER BY t.task_id LIMIT 1) l WHERE j.node_id = ANY($1))
+        OR EXISTS (SELECT {_BATCHES_OF_NODES} AND {awaits_sink("p")})
+        OR EXISTS (SELECT {_BATCHES_OF_NODES} AND {is_dead("p")})"""  # noqa: S608 - constants only
 
 _TO_SWEEP = "SELECT DISTINCT org_id FROM nodes WHERE sweep IS NOT NULL OR uncounted"
 

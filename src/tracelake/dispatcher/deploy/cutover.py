@@ -1,9 +1,9 @@
 """Making a version active in one transaction: before it everything is the old version, after it the new one.
 
-Three moves share it. `begin_build` puts a version beside the active one; `cut_over` makes a version the active one, be
-it new, built, or an earlier one; `call_off` ends a build. The caller holds the org's exclusive routing lock,
-so nobody routes meanwhile. Then rows are locked in the order that every transaction keeps: tasks, generations, edges,
-limits, queues.
+Four moves share it. `begin_build` puts a version beside the active one; `cut_over` makes a version the active one, be
+it new, built, or an earlier one; `call_off` ends a build; `withdraw` leaves no version active. The caller holds the
+org's exclusive routing lock, so nobody routes meanwhile. Then rows are locked in the order that every transaction
+keeps: tasks, generations, edges, limits, queues.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.buffers.table_writers import declare_writers, withdraw_writers
 from tracelake.dispatcher.deploy import edges, pointers, tasks
 from tracelake.dispatcher.deploy.buffered import grow_tables
 from tracelake.dispatcher.deploy.edges import StoredEdge
@@ -89,14 +90,14 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """One move of one DAG: what the three functions below have in common."""
+    """One move of one DAG: what the functions below have in common."""
 
     connection: Connection
     org_id: UUID
     dag: str
     before: DagPointers
     version: Version
-    """The one that shall count, or go on counting."""
+    """The one that shall count, or go on counting; of a DAG that is removed, the one that counted."""
     requested_by: str
     runtimes: RuntimeRegistry
 
@@ -159,6 +160,7 @@ class Switch:
         await backlog.set_limits(self.connection, self.org_id, self.version.document)
         await self._take_paths()
         await self._point(self.version.dag_version_id, None)
+        await declare_writers(self.connection, self.org_id, self.version.document, _nodes(mine) | dropped)
 
     async def call_off(self) -> None:
         """End the build beside the active version, which is the one that is wanted."""
@@ -172,6 +174,21 @@ class Switch:
         await queues.set_thresholds(self.connection, self.org_id, {}, moved.depths)
         await self._execute(_END_BUILD, self.version.dag_version_id)
         await self._point(self.before.active, None)
+
+    async def withdraw(self) -> None:
+        """No version is active any more: its tasks are cancelled, its edges keep their places, its datasets stay."""
+        _, active, building = await self._jobs()
+        dropped = _nodes(active) | _nodes(building)
+        moved = await tasks.move(self.connection, dropped, (), "the DAG was removed")
+        await edges.lock(self.connection, dropped, (), self.dag)
+        await edges.park(self.connection, dropped)
+        await pointers.stage_pointers(self.connection, self.org_id, self.dag)
+        await self._settle(moved, ())
+        await queues.set_thresholds(self.connection, self.org_id, {}, moved.depths)
+        await self._execute(_END_BUILD, UUID(int=0))
+        await self._execute(_SUPERSEDE)
+        await self._point(None, None)
+        await withdraw_writers(self.connection, self.org_id, self.dag, dropped)
 
     def _thresholds(self, jobs: Iterable[_Job]) -> dict[UUID, Thresholds]:
         documents = {job.name: job for job in self.version.document.jobs}

@@ -6,7 +6,7 @@ others wait for too, and never while a connection or a lock is held.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -26,6 +26,7 @@ from tracelake.dispatcher.deploy.dataset_columns import record_columns
 from tracelake.dispatcher.deploy.plan import DeployPlan, dag_invalid, make_plan
 from tracelake.dispatcher.deploy.reading import FairReader
 from tracelake.dispatcher.deploy.registry import DagPointers, Datasets, Version
+from tracelake.dispatcher.deploy.removals import check_datasets
 from tracelake.dispatcher.job_definitions import ensure_org
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.quotas.checks import check_deploys
@@ -79,7 +80,8 @@ class Deployments:
             datasets = await registry.load_datasets(connection, org_id, dag)
             bundles = await _load_bundles(connection, org_id)
         for _ in range(_TRIES):
-            typed = await self._read(actor.org, dag, text, datasets, bundles)
+            typed = await self._read(actor.org, dag, text, _within_reach(actor, datasets), bundles)
+            _check_outputs(actor, typed.dag, datasets)
             try:
                 if dry_run:
                     return await self._dry_run(org_id, typed.dag)
@@ -92,7 +94,8 @@ class Deployments:
                 datasets = changed.datasets
             except _PathsTakenError as conflict:
                 # Read once more, which says where the document names them.
-                await self._read(actor.org, dag, text, conflict.datasets, bundles, conflict.reasons)
+                reach = _within_reach(actor, conflict.datasets)
+                await self._read(actor.org, dag, text, reach, bundles, conflict.reasons)
                 raise dag_invalid(conflict.problems) from None
             except TraceError as error:
                 if error.code != "dag_invalid":
@@ -189,10 +192,11 @@ class Deployments:
 
     async def _activate(self, actor: Actor, org_id: UUID, dag: str, request: ActivateRequest) -> DeployReply:
         async with self.store.transaction(moving=org_id) as connection:
+            pointers = await registry.load_pointers(connection, org_id, dag)
             version = await registry.find_version(connection, org_id, dag, request.version)
             datasets = await registry.load_datasets(connection, org_id, dag)
-            pointers = await registry.load_pointers(connection, org_id, dag)
             if version.dag_version_id != pointers.active:
+                await check_datasets(connection, org_id, version.document)
                 check_circles(version.document, datasets.known)
             plan = await self._plan(connection, org_id, version, False, datasets, pointers)
             is_active = await connection.fetchval(_COUNTED, version.dag_version_id)
@@ -290,3 +294,25 @@ def _state(version: Version, pointers: DagPointers) -> State:
     if version.dag_version_id == pointers.active:
         return "Active"
     return "Building" if version.dag_version_id == pointers.building else "Created"
+
+
+def _within_reach(actor: Actor, datasets: Datasets) -> Datasets:
+    """The datasets that a document of the actor may read. Whoever is limited to DAGs gets to know of no others: a
+    document that names one is as wrong as one that names a dataset that does not exist."""
+    if actor.dags is None:
+        return datasets
+    return replace(
+        datasets, known={name: item for name, item in datasets.known.items() if item.owner_dag in actor.dags}
+    )
+
+
+def _check_outputs(actor: Actor, document: Dag, datasets: Datasets) -> None:
+    """Refuses a document that publishes into a dataset of a DAG to which the actor is not limited."""
+    if actor.dags is None:
+        return
+    for publish in document.publish:
+        existing = datasets.rows.get(publish.name)
+        if existing is not None and existing.dag not in actor.dags:
+            raise TraceError(
+                "dag_forbidden", f"The document publishes {publish.name}, and the token is limited to other DAGs."
+            )

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from tracelake.catalogue import CATALOGUE
+from tracelake.catalogue.direct_schemas import has_position
 from tracelake.dispatcher.job_definitions import digest
 from tracelake.model.dag import Dag, Input, JobDocument, Publish, ReadMode, Schema
 
@@ -42,9 +44,15 @@ def storage_of(dag: Dag, publish: Publish) -> str:
     return "buffered" if publish.write_mode == "buffered" else publish.storage
 
 
+def is_direct_table(publish: Publish) -> bool:
+    """Whether tasks write the dataset's table themselves. Without a position for its rows there is none."""
+    is_direct = publish.storage in ("postgres", "live") and publish.write_mode == "direct"
+    return is_direct and publish.schema is not None and has_position(publish.schema)
+
+
 def written(publish: Publish) -> list[Any]:
     """What a job's rows depend on of how they are published. A table follows its schema while its writers go on."""
-    follows = publish.write_mode == "buffered"
+    follows = publish.write_mode == "buffered" or is_direct_table(publish)
     return [publish.name, publish.storage, publish.write_mode, None if follows else publish.schema]
 
 
@@ -105,12 +113,19 @@ class _Hashing:
         own["udf"] = None if job.udf is None else job.udf.code
         if job.units is not None:
             own["units"] = job.units
+        if self._writes_live(job):
+            own["config"] = _without_tuning(job)
         inputs = [[self._input(item), item.where, *_reading(item)] for item in job.inputs]
         outputs = [self._output((job.name, index)) for index in range(job.outputs)]
         parts: list[Any] = ["makes", job.name, own, inputs, outputs]
         if job.reset_outputs:
             parts.append(self._dag_version_id)
         return digest(*parts)
+
+    def _writes_live(self, job: JobDocument) -> bool:
+        """Whether it writes a live dataset, whose rows are made once: of a chain, in days."""
+        published = (self._published.get((job.name, index)) for index in range(job.outputs))
+        return any(publish is not None and publish.storage == "live" for publish in published)
 
     def _output(self, address: Address) -> list[Any] | None:
         publish = self._published.get(address)
@@ -126,10 +141,17 @@ class _Hashing:
             return ["dataset", self._datasets[item.dataset]]
         address = (item.output.job, item.output.output_index)
         publish = self._published.get(address)
-        if publish is not None and publish.write_mode == "buffered":
+        if publish is not None and publish.is_shared:
             # Its rows come from whoever writes; who that is does not make it another dataset.
-            return ["buffered", publish.name, _read(publish.schema)]
+            kind = "buffered" if publish.write_mode == "buffered" else publish.storage
+            return [kind, publish.name, _read(publish.schema)]
         return ["output", self._done[item.output.job], item.output.output_index]
+
+
+def _without_tuning(job: JobDocument) -> dict[str, Any]:
+    operator = CATALOGUE.get(job.operator or "")
+    tuning = frozenset() if operator is None else operator.config_type.tuning
+    return {name: value for name, value in job.config.items() if name not in tuning}
 
 
 def _reading(item: Input) -> list[Any]:

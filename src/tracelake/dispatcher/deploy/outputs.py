@@ -1,7 +1,7 @@
 """Which dataset and which generation each output of a document is.
 
-An output keeps the generation that its node has. A buffered dataset has one for good, whoever writes to it: its table
-follows its schema. Everything else gets a new one.
+An output keeps the generation that its node has. A buffered or live dataset has one for good, whoever writes to it: its
+table follows its schema. Everything else gets a new one.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import msgspec
 from tracelake.catalogue import CATALOGUE
 from tracelake.dag import kept_as
 from tracelake.dispatcher.deploy.hashes import Address, publications, schema_hash, storage_of
-from tracelake.model.dag import Dag, JobDocument, Problem, Publish, ReadMode, UnitGrid, unlocated
+from tracelake.model.dag import Dag, JobDocument, OnChange, Problem, Publish, ReadMode, UnitGrid, unlocated
 
 Generation: TypeAlias = tuple[UUID, UUID]
 """dataset_uuid and dataset_version."""
@@ -36,6 +36,8 @@ class StoredDataset:
     """Other DAGs that may write it."""
     units: UnitGrid | None = None
     """The grid that the units of its current generation are on, if a job chose one."""
+    on_change: OnChange = "rebuild"
+    """Of a buffered dataset: what becomes of rows of a job that changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class PlannedOutput:
     generation: Generation | None
     """None: the generation is new."""
     shared: bool
-    """A buffered dataset: the generation belongs to no node."""
+    """A buffered or live dataset: the generation belongs to no node."""
     schema: str | None
     schema_hash: str | None
     units: str | None = None
@@ -146,7 +148,7 @@ def _output(
 ) -> PlannedOutput:
     schema = publish.schema if publish else None
     storage = _unpublished_storage(job) if publish is None else storage_of(dag, publish)
-    shared = publish is not None and publish.write_mode == "buffered"
+    shared = publish is not None and publish.is_shared
     generation = bound
     if generation is None and shared and row is not None:
         generation = (row.dataset_uuid, row.current_version)

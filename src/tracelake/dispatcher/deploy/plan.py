@@ -11,11 +11,12 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from tracelake.dispatcher.deploy.buffered import BufferedTable, TableChanges, plan_tables, rows_left
+from tracelake.dispatcher.deploy.buffered import BufferedTable, TableChanges, plan_tables
 from tracelake.dispatcher.deploy.differences import changed_fields, changed_texts, changed_values
 from tracelake.dispatcher.deploy.hashes import DATA_FIELDS, Address, publications, written
 from tracelake.dispatcher.deploy.outputs import Generation, KnownNode, PlannedOutput, StoredDataset, plan_outputs
-from tracelake.dispatcher.deploy.rebuilds import UnitEstimate
+from tracelake.dispatcher.deploy.rebuilds import UnitEstimate, UnitExtent
+from tracelake.dispatcher.deploy.table_rows import describe_rows
 from tracelake.errors import TraceError
 from tracelake.model.dag import Dag, Input, JobDocument, Problem
 from tracelake.wire.dags import DatasetChange, JobChange, JobRebuild, Plan
@@ -70,8 +71,8 @@ class Registry:
     """Jobs of other DAGs, as `dag/job`, by the dataset they read."""
     foreign_writers: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     """By name of an own dataset: active jobs of other DAGs that write it, each with its DAG and as `dag/job`."""
-    units: Mapping[Generation, int] = field(default_factory=dict)
-    """How many units generations have that a job may make anew, or that such a job reads."""
+    units: Mapping[Generation, UnitExtent] = field(default_factory=dict)
+    """The units of generations that a job may make anew, or that such a job reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +114,14 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
     )
     changes = _job_changes(document, registry)
     active = registry.active
-    changed = {name for name, change in changes.items() if change.change == "changed"}
-    left = {} if active is None else rows_left(document, active.outputs, changed)
-    datasets = [tables.shown(change, left) for change in _dataset_changes(document, jobs, changes, registry)]
+    row_changes = {} if active is None else _row_changes(document, jobs, changes, active, registry)
+    datasets = [tables.shown(change, row_changes) for change in _dataset_changes(document, jobs, changes, registry)]
     moved = {
         registry.datasets[change.dataset].dataset_uuid
         for change in datasets
         if change.change not in ("unchanged", "added") and change.dataset in registry.datasets
     }
-    rebuilds = _rebuilds(document, jobs, registry)
+    rebuilds = _rebuilds(document, jobs, changes, registry)
     return DeployPlan(
         jobs,
         tables,
@@ -142,7 +142,20 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
     )
 
 
-def _rebuilds(document: Dag, jobs: Sequence[PlannedJob], registry: Registry) -> list[JobRebuild]:
+def _row_changes(
+    document: Dag, jobs: Sequence[PlannedJob], changes: Changes, active: ActiveVersion, registry: Registry
+) -> dict[str, list[str]]:
+    return describe_rows(
+        document,
+        active.document,
+        active.outputs,
+        changed={name for name, change in changes.items() if change.change == "changed"},
+        restored={job.document.name for job in jobs if job.standing is Standing.RESTORED},
+        datasets=registry.datasets,
+    )
+
+
+def _rebuilds(document: Dag, jobs: Sequence[PlannedJob], changes: Changes, registry: Registry) -> list[JobRebuild]:
     generations = {
         (job.document.name, output.output_index): output.generation
         for job in jobs
@@ -154,6 +167,7 @@ def _rebuilds(document: Dag, jobs: Sequence[PlannedJob], registry: Registry) -> 
     return UnitEstimate(
         document,
         frozenset(job.document.name for job in jobs if job.standing is Standing.FRESH),
+        frozenset(name for name, change in changes.items() if change.change == "added"),
         generations,
         {name: (row.dataset_uuid, row.current_version) for name, row in registry.datasets.items()},
         registry.units,

@@ -11,6 +11,7 @@ from tracelake.dispatcher.engine.routing import coverage
 from tracelake.dispatcher.engine.routing.coverage import Presence
 from tracelake.dispatcher.records import columns
 from tracelake.model.dag import Dag
+from tracelake.model.job import Storage
 from tracelake.model.task import RevisionKind
 
 _HAS_WAITING = """
@@ -82,7 +83,7 @@ def _presence(row: asyncpg.Record) -> Presence:
         row["range_start"],
         row["range_end"],
         row["effective_revision"],
-        usual="1" if row["storage"] == "s3" else "",
+        usual="1" if Storage(row["storage"]).has_files else "",
         routed_seq=row["routed_seq"],
         kind=RevisionKind(row["revision_kind"]),
     )

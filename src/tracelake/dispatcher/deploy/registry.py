@@ -20,6 +20,7 @@ from tracelake.dispatcher.deploy.outputs import Generation, KnownNode, StoredDat
 from tracelake.dispatcher.deploy.plan import ActiveVersion, JobHashes, Registry
 from tracelake.dispatcher.deploy.rebuilds import count_units
 from tracelake.dispatcher.records import columns
+from tracelake.dispatcher.removed_names import check_not_removed
 from tracelake.dispatcher.slices import compute_beside
 from tracelake.errors import TraceError
 from tracelake.model.columns import DatasetColumns
@@ -29,8 +30,10 @@ LOCK = "SELECT pg_advisory_xact_lock(routing_lock_key($1))"
 
 _DATASETS = """
     SELECT d.dataset_uuid, d.name, d.dag_name AS dag, d.storage, d.published, d.current_version, d.writers, v.schema,
-           v.columns, v.units
+           d.removed_at,
+           v.columns, v.units, coalesce(t.on_change, 'rebuild') AS on_change
     FROM datasets d JOIN dataset_versions v ON v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version
+    LEFT JOIN buffered_tables t ON t.dataset_uuid = d.dataset_uuid
     WHERE d.org_id = $1"""
 
 # What other DAGs read, and what they make of it.
@@ -67,8 +70,11 @@ _NODE_OUTPUTS = """
     FROM jobs j JOIN job_outputs o USING (job_id) WHERE j.node_id = ANY($1)"""
 
 _TABLES = """
-    SELECT t.dataset_uuid, t.schema, t.on_conflict, t.version_column
+    SELECT t.dataset_uuid, t.schema, t.on_conflict, t.version_column, t.on_change
     FROM buffered_tables t JOIN datasets d USING (dataset_uuid)
+    WHERE d.org_id = $1 AND d.dag_name = $2
+    UNION ALL SELECT t.dataset_uuid, t.schema, 'update', NULL, 'rebuild'
+    FROM direct_tables t JOIN datasets d USING (dataset_uuid)
     WHERE d.org_id = $1 AND d.dag_name = $2"""
 
 # The first event, and not just any: the order is what leads to the index, also where most events are of one generation.
@@ -137,7 +143,14 @@ async def load_datasets(connection: Connection, org_id: UUID | None, dag: str) -
         made_from = before.get(name, frozenset())
         recorded = None if row["columns"] is None else msgspec.json.decode(row["columns"], type=DatasetColumns)
         datasets_by_name[name] = KnownDataset(
-            stored.dag, schema, stored.storage, stored.writers, made_from, recorded, grid
+            stored.dag,
+            schema,
+            stored.storage,
+            stored.writers,
+            made_from,
+            recorded,
+            grid,
+            is_removed=row["removed_at"] is not None,
         )
     return Datasets(rows, datasets_by_name)
 
@@ -151,6 +164,8 @@ def _before(made_from: Collection[tuple[str, str]]) -> dict[str, frozenset[str]]
 
 
 async def load_pointers(connection: Connection, org_id: UUID | None, dag: str) -> DagPointers:
+    """Raises `dag_removed` for a DAG that was removed: nothing is deployed or activated under its name."""
+    await check_not_removed(connection, org_id, dag)
     row = await connection.fetchrow(_DAG, org_id, dag)
     return DagPointers(None, None) if row is None else DagPointers(row["active_version"], row["building_version"])
 
@@ -209,7 +224,10 @@ async def load_registry(
     nodes = await _nodes(connection, org_id, document.name, hashes)
     tables = {
         row["dataset_uuid"]: BufferedTable(
-            msgspec.json.decode(row["schema"], type=Schema), row["on_conflict"], row["version_column"]
+            msgspec.json.decode(row["schema"], type=Schema),
+            row["on_conflict"],
+            row["version_column"],
+            row["on_change"],
         )
         for row in await connection.fetch(_TABLES, org_id, document.name)
     }

@@ -16,7 +16,7 @@ from tracelake.dispatcher.engine.plan import Generation, Publication, unit_of
 from tracelake.dispatcher.records import columns
 from tracelake.errors import TraceError
 from tracelake.model.ids import new_id
-from tracelake.model.job import Job
+from tracelake.model.job import Job, Storage
 from tracelake.model.task import RevisionKind, Task
 from tracelake.ports import ObjectMeta
 from tracelake.wire.task_calls import DatasetPublished
@@ -86,7 +86,12 @@ class PublicationRegistry:
     ) -> Publication:
         """Returns the commit, or raises 422. Nothing is kept unless the whole call is accepted (see `accept`)."""
         body = request.body
-        config_hash = body.config_hash or job.config_hash
+        output = job.by_dataset[body.dataset_uuid]
+        is_live = output.dataset.storage is Storage.LIVE
+        # A live dataset has several writers, which agree in what its rows are and in nothing else.
+        config_hash = Storage.LIVE.value if is_live else body.config_hash or job.config_hash
+        if body.table_start is not None and not is_live:
+            raise _conflict("Only files of a live dataset hold rows of its table.")
         recorded = self._config_hashes.get(request.generation)
         if recorded not in (None, config_hash):
             raise TraceError(
@@ -102,9 +107,10 @@ class PublicationRegistry:
             if unit.unit == request.unit:
                 if not _is_made_for(made_for, body) and body.range_start is not None:
                     raise _conflict("Only a task that was created for exactly this range can replace it.")
-                revision = unit.revision + 1
+                # Rows of a table never take the place of files that were read since.
+                revision = unit.revision + 1 if body.table_start is None else None
             elif WHOLE in (unit.unit, request.unit) or _overlap(unit, body):
-                raise _conflict(_cuts_across(unit, body, job.by_dataset[body.dataset_uuid].dataset.name))
+                raise _conflict(_cuts_across(unit, body, output.dataset.name))
         return Publication(
             manifest_id=new_id(),
             org_id=task.org_id,
@@ -122,6 +128,8 @@ class PublicationRegistry:
             cursor_unit=_cursor_unit(made_for, body),
             revision_kind=_announced_kind(task),
             times=_times(body, job),
+            table_start=body.table_start,
+            is_live=is_live,
         )
 
     def accept(self, publication: Publication) -> None:

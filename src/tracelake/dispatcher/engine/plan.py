@@ -140,6 +140,9 @@ class Publication:
     """Of the events that announce it."""
     times: tuple[int, int] | None = None
     """Of its first and its last block, in seconds since 1970; None: those of the units that its task reads."""
+    table_start: int | None = None
+    """Where the table of a live dataset begins, if the files hold rows of it."""
+    is_live: bool = False
 
 
 class BufferPublish(NamedTuple):
@@ -185,6 +188,22 @@ class AuditEntry(NamedTuple):
     details: dict[str, Any]
 
 
+class SourceProgress(NamedTuple):
+    """A row of `source_progress`, with its columns in the order in which they are inserted."""
+
+    node_id: UUID
+    org_id: UUID
+    attempt: int
+    state: str
+    head: int | None
+    stored: int | None
+    stored_time: int | None
+    announced: bool
+    reorgs: int
+    last_reorg_depth: int
+    max_reorg_depth: int
+
+
 class RoutedEvent(NamedTuple):
     """An event that may make tasks now. The fields are the columns that `RETURNING` names, in order."""
 
@@ -204,6 +223,8 @@ class RoutedEvent(NamedTuple):
     traceparent: str | None
     revision_kind: str
     invalidation_id: str | None
+    first_position: int | None = None
+    """Of a table that its task writes: where the write begins that ends with the cursor, or with the range."""
 
     @property
     def generation(self) -> tuple[UUID, UUID]:
@@ -239,11 +260,12 @@ class WritePlan:
     buffer_publishes: list[BufferPublish] = field(default_factory=list)
     releases: list[BatchRelease] = field(default_factory=list)
     """Completions whose pinned batches go to the sinks now."""
-    spark_metrics: list[tuple[UUID, int, str]] = field(default_factory=list)
-    """task_id, attempt, figures as JSON."""
+    spark_metrics: list[tuple[UUID, int, str, str | None]] = field(default_factory=list)
+    """task_id, attempt, figures as JSON, the package of the operator."""
     check_results: list[tuple[Any, ...]] = field(default_factory=list)
     """Rows of `check_results`, in the order of `task_rows`."""
     audit: list[AuditEntry] = field(default_factory=list)
+    progress: list[SourceProgress] = field(default_factory=list)
     epochs: dict[UUID, int] = field(default_factory=dict)
     """org_id -> routing_epoch, read under the org's routing lock; for every org that has events or publications."""
     waited_for: set[str] = field(default_factory=set)

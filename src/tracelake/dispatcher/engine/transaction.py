@@ -18,14 +18,15 @@ from tracelake.dispatcher.engine.calls.call import AnyCall, DecisionContext, Loc
 from tracelake.dispatcher.engine.check_references import find_references, row_checks
 from tracelake.dispatcher.engine.commit_metrics import count_failed, count_written
 from tracelake.dispatcher.engine.lanes import LOCKED_ROW, CallOutcome, LockedRow
-from tracelake.dispatcher.engine.plan import INVOKE, WritePlan, WriteResult
-from tracelake.dispatcher.engine.tables import publication_rows, query_rows, task_rows
+from tracelake.dispatcher.engine.plan import INVOKE, Generation, WritePlan, WriteResult
+from tracelake.dispatcher.engine.tables import publication_rows, query_rows, repair_rows, task_rows
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.read_pins import encode_pins
 from tracelake.dispatcher.slices import compute_beside
 from tracelake.errors import TraceError
-from tracelake.model.job import Storage
+from tracelake.model.job import Job, Storage
 from tracelake.model.task import Status
 from tracelake.wire.units import TaskInput
 
@@ -138,6 +139,7 @@ class LifecycleCommit:
             if task_id in locked.tasks and self.definitions.job(locked.tasks[task_id].job_id).operator == QUERY
         ]
         configs = await query_rows.load_configs(connection, queries)
+        configs |= await repair_rows.load_repairs(connection, self._endless_jobs(with_inputs, locked))
         questioned = [call.task_id for call in calls if call.needs.superseded]
         superseded = await task_rows.superseded(connection, questioned) if questioned else set()
         paused = await self._paused(connection, calls, locked)
@@ -166,6 +168,15 @@ class LifecycleCommit:
                 waiting_events=waiting.get(task_id, ()),
             )
         return locked_tasks, skipped
+
+    def _endless_jobs(self, task_ids: Collection[UUID], locked: task_rows.LockedRows) -> dict[UUID, Job]:
+        """The jobs of those of the tasks that are runs of always_on sources and write tables."""
+        jobs = {
+            task_id: self.definitions.job(locked.tasks[task_id].job_id)
+            for task_id in task_ids
+            if task_id in locked.tasks and locked.tasks[task_id].max_attempts is None
+        }
+        return {task_id: job for task_id, job in jobs.items() if any(output.fills_table for output in job.outputs)}
 
     async def _references(
         self,
@@ -197,21 +208,29 @@ class LifecycleCommit:
         inputs: Mapping[UUID, Sequence[TaskInput]],
     ) -> dict[UUID, str]:
         """Reads what attempts that are claimed now will read, by one statement: of one moment for all inputs."""
-        generations = {
-            task_id: [
-                (item.dataset_uuid, item.dataset_version)
-                for item in inputs[task_id]
-                if (dataset := self.definitions.dataset(item.dataset_uuid)) and dataset.storage is Storage.S3
-            ]
-            for task_id in (call.task_id for call in calls if call.needs.inputs)
-            if task_id in locked.tasks and locked.tasks[task_id].status is Status.QUEUED
-        }
+        generations: dict[UUID, dict[Generation, Storage]] = {}
+        for task_id in (call.task_id for call in calls if call.needs.inputs):
+            if task_id in locked.tasks and locked.tasks[task_id].status is Status.QUEUED:
+                for item in inputs[task_id]:
+                    dataset = self.definitions.dataset(item.dataset_uuid)
+                    if dataset is not None and dataset.storage.has_files:
+                        generation = (item.dataset_uuid, item.dataset_version)
+                        generations.setdefault(task_id, {})[generation] = dataset.storage
+                for output in self.definitions.job(locked.tasks[task_id].job_id).outputs:
+                    # What compaction may remove from the table: rows at or below the boundary.
+                    if output.dataset.storage is Storage.LIVE and not output.fills_table:
+                        generation = (output.dataset_uuid, output.dataset_version)
+                        generations.setdefault(task_id, {})[generation] = Storage.LIVE
         distinct = {generation for items in generations.values() for generation in items}
-        times = await publication_rows.read_newest(connection, distinct) if distinct else {}
+        newest = await publication_rows.read_newest(connection, distinct) if distinct else {}
         return {
-            task_id: msgspec.json.encode({str(version): times.get((uuid, version)) for uuid, version in items}).decode()
+            task_id: encode_pins(
+                {
+                    generation[1]: newest[generation] if storage is Storage.LIVE else newest[generation].as_of
+                    for generation, storage in items.items()
+                }
+            )
             for task_id, items in generations.items()
-            if items
         }
 
     async def _order(
@@ -232,7 +251,7 @@ class LifecycleCommit:
             if task is None or call.completing_attempt is None:
                 continue
             outputs = self.definitions.job(task.job_id).outputs
-            if any(output.dataset.storage is Storage.S3 for output in outputs):
+            if any(output.storage is Storage.S3 for output in outputs):
                 attempts[task.task_id] = call.completing_attempt
         return await file_publications.load_waiting_events(connection, attempts) if attempts else {}
 

@@ -19,7 +19,7 @@ from tracelake.dispatcher.engine.pressure import gauge
 from tracelake.dispatcher.engine.routing.directory import Reader
 from tracelake.dispatcher.engine.routing.router import EventRouter, RoutingScope
 from tracelake.dispatcher.engine.spans import Tracing
-from tracelake.dispatcher.engine.tables import task_rows
+from tracelake.dispatcher.engine.tables import lineage_rows, progress_rows, task_rows
 
 
 @dataclass(eq=False)
@@ -45,6 +45,10 @@ class Writer:
             applied.created_tasks += await self.settle_units(connection, scope)
         applied.freed_edges = any(edge.changed and edge.behind for edge in scope.edges.values())
         applied.freed_edges |= await self._settle(connection, plan, applied.created_tasks)
+        if self.config.openlineage_url:
+            await lineage_rows.record(connection, plan.changes)
+        if plan.progress:
+            await progress_rows.write_progress(connection, plan.progress)
         for entry in plan.audit:
             await audit.record(connection, *entry)
         if self.tracing is not None:

@@ -14,6 +14,7 @@ from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import TraceError
 from tracelake.http.rates import RateLimiter
 from tracelake.http.router import HttpRequest
+from tracelake.tokens.revocations import RevocationCheck
 from tracelake.tokens.token_claims import VerifiedClaims
 from tracelake.tokens.users import UserClaims, UserVerifier
 from tracelake.tokens.verify import TokenVerifier
@@ -33,6 +34,7 @@ class SecretMatcher(Protocol):
 class Gatekeeper:
     tasks: TokenVerifier
     users: UserVerifier
+    revocations: RevocationCheck
     worker: SecretMatcher
     service: SecretMatcher
     monitoring: SecretMatcher | None
@@ -67,7 +69,9 @@ class Gatekeeper:
                 scheme, _, value = token.partition(" ")
                 if scheme.lower() != "bearer":
                     raise TraceError("credential_malformed")
-                request.user = await self.users.verify(value, self.clock.now())
+                user = await self.users.verify(value, self.clock.now())
+                await self.revocations.check(user)
+                request.user = user
             elif not self._secrets[principal].matches(token, self.clock.now()):
                 raise TraceError("credential_invalid")
         except TraceError as refused:

@@ -6,6 +6,7 @@ import msgspec
 
 from tracelake import __version__
 from tracelake.dispatcher import job_definitions
+from tracelake.dispatcher.access.user_tokens import UserTokens
 from tracelake.dispatcher.batch_queries.states import BatchQueries
 from tracelake.dispatcher.buffers.commits import BufferCommits
 from tracelake.dispatcher.deploy.reading import FairReader
@@ -15,6 +16,7 @@ from tracelake.dispatcher.http.health import HealthChecks
 from tracelake.dispatcher.outbox import admin as outbox
 from tracelake.dispatcher.quotas.admin import QuotaAdmin
 from tracelake.dispatcher.retention.loop import Retention
+from tracelake.dispatcher.run_logs.attempt_logs import store_logs
 from tracelake.dispatcher.service import DispatcherService
 from tracelake.dispatcher.sources.cron import CronSources
 from tracelake.dispatcher.sources.webhook_deliveries import Deliveries
@@ -43,6 +45,7 @@ class MachineEndpoints:
     retention: Retention
     quotas: QuotaAdmin
     queries: BatchQueries
+    tokens: UserTokens
 
     def endpoints(self) -> list[Endpoint]:
         service, batches = self.service, Batches(self.service, self.gatekeeper)
@@ -51,6 +54,7 @@ class MachineEndpoints:
             answer(routes.CLAIM_TASKS, batches.claim),
             answer(routes.FETCH_TASK, lambda r: service.fetch(r["task_id"])),
             answer(routes.RENEW_TOKEN, lambda r: service.token(r.body)),
+            answer(routes.STORE_LOGS, lambda r: store_logs(service.store, service.objects, service.config, r.body)),
             answer(routes.HEARTBEAT, lambda r: service.heartbeat(r.task_claims, r.body)),
             answer(routes.COMPLETE, lambda r: service.complete(r.task_claims, r.body)),
             answer(routes.ANNOUNCE_EVENTS, lambda r: service.events(r.task_claims, r.body)),
@@ -79,8 +83,11 @@ class MachineEndpoints:
             answer(routes.LIST_OPEN_BATCHES, lambda r: self.buffers.open(r.body)),
             answer(routes.COMMIT_BATCHES, lambda r: self.buffers.committed(r.body)),
             answer(routes.REJECT_BATCH, lambda r: self.buffers.rejected(r.body)),
+            answer(routes.REPORT_DROPPED_TABLES, lambda r: self.buffers.tables_dropped(r.body)),
             answer(routes.READ_USER_KEYS, self._read_user_keys),
+            answer(routes.LIST_REVOCATIONS, lambda _: self.tokens.list_revocations()),
             answer(routes.LIST_RELATIONS, lambda r: service.relations(r.body)),
+            answer(routes.LIST_ORG_CHECK_RESULTS, lambda r: service.check_results(r.body)),
             answer(routes.LIST_TASK_INPUTS, lambda r: service.task_inputs(r.body)),
             answer(routes.SUBMIT_BATCH_QUERY, lambda r: self.queries.submit(r.body)),
             answer(routes.SHOW_BATCH_QUERY, lambda r: self.queries.show(r.body)),

@@ -1,12 +1,14 @@
 """The endpoints of users: views and actions for the caller's own org, which the token names.
 
-No decision is made here. An org that has nothing yet reads as empty.
+No decision is made here; `access/dag_rules.py` decides what a token reaches that is limited to DAGs. An org that has
+nothing yet reads as empty.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
@@ -14,6 +16,8 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.access.dag_rules import DagScope
+from tracelake.dispatcher.access.user_tokens import UserTokens, list_tokens
 from tracelake.dispatcher.actions import UserActions
 from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.buffers.dead_batches import DeadBatches, list_dead_batches, show_dead_batch
@@ -21,10 +25,13 @@ from tracelake.dispatcher.bundles.rows import find_bundle, list_bundles
 from tracelake.dispatcher.bundles.uploads import BundleUploads
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy.deployments import Deployments
+from tracelake.dispatcher.deploy.removals import Removals
 from tracelake.dispatcher.public_ids import OrgIds, PublicIds
 from tracelake.dispatcher.quotas.admin import show_quota
 from tracelake.dispatcher.quotas.book import QuotaBook
+from tracelake.dispatcher.removed_names import find_removed_dag, find_removed_dataset
 from tracelake.dispatcher.sources.pause import SourcePauses
+from tracelake.dispatcher.sources.repair import SourceRepairs
 from tracelake.dispatcher.sources.webhook_paths import WebhookAdmin
 from tracelake.dispatcher.views import (
     audit,
@@ -39,13 +46,18 @@ from tracelake.dispatcher.views import (
     overview,
     pressure,
     query_audit,
+    removals,
     rows,
     tasks,
 )
+from tracelake.dispatcher.views.failures import list_failures
+from tracelake.dispatcher.views.job_selection import JobFilter
+from tracelake.dispatcher.views.operators import list_operators
 from tracelake.dispatcher.views.orgs import Orgs
-from tracelake.dispatcher.views.run_logs import LogPositions, find_logs, list_runs, read_log
+from tracelake.dispatcher.views.run_logs import LogPositions, find_logs, list_job_runs, list_runs, read_log
 from tracelake.dispatcher.views.settled import EventHorizon
 from tracelake.dispatcher.views.sources import list_sources
+from tracelake.dispatcher.views.trigger_progress import read_trigger_progress
 from tracelake.dispatcher.why.dataset import why_dataset
 from tracelake.dispatcher.why.job import why_job
 from tracelake.dispatcher.why.task import why_task
@@ -58,8 +70,10 @@ from tracelake.wire.content import PIECE_BYTES, RowsRequest
 from tracelake.wire.contract import ARROW, BYTES, Role, Route
 from tracelake.wire.dags import DeployReply
 from tracelake.wire.datasets import EventsPage
+from tracelake.wire.operators import OperatorsReply
 from tracelake.wire.platform import WhoAmI
 from tracelake.wire.run_logs import TaskLog
+from tracelake.wire.sources_view import RepairReply
 
 READS_AT_ONCE = 3
 READS_OF_ONE_ORG = 2
@@ -72,6 +86,8 @@ PIECES_OF_ONE_ORG = 2
 _AS_A_FILE = ((b"content-disposition", b"attachment"), (b"x-content-type-options", b"nosniff"))
 _EVERYBODY = ""
 """No org: a look that all of them share has a turn of its own."""
+_ABOUT_REMOVALS = ("dag_removed", "dataset_removed")
+"""Errors that say already what was removed: it need not be what the call names."""
 NO_ORG = UUID(int=0)
 """The org of nothing: whatever is asked for is not there, by the same statements that look for the rest."""
 
@@ -86,14 +102,19 @@ class UserEndpoints:
     store: Store
     orgs: Orgs
     deployments: Deployments
+    removals: Removals
     actions: UserActions
     pauses: SourcePauses
+    repairs: SourceRepairs
     webhooks: WebhookAdmin
     dead_batches: DeadBatches
     objects: ObjectStore
     ids: PublicIds
     bundles: BundleUploads
     config: DispatcherConfig
+    tokens: UserTokens
+    query_url: Callable[[], str | None] = lambda: None
+    """The Query Service for people, as it is now."""
     quotas: QuotaBook = field(default_factory=QuotaBook)
     horizon: EventHorizon = field(default_factory=EventHorizon)
     reading: FairSlots = field(
@@ -128,20 +149,31 @@ class UserEndpoints:
     )
 
     def endpoints(self) -> list[Endpoint]:
+        scope = DagScope(self.orgs.find, self._connection)
+        return [scope.guard(endpoint) for endpoint in self._endpoints()]
+
+    def _endpoints(self) -> list[Endpoint]:
         view, numbered, act = self._view, self._numbered_view, self._act
         since = self.horizon.since
         return [
             answer(routes.WHOAMI, self._whoami),
+            answer(routes.LIST_OPERATORS, self._operators),
             view(routes.SHOW_QUOTA, lambda db, org, r: show_quota(db, org, r.user_claims.org, self.quotas)),
             view(routes.LIST_DAGS, lambda db, org, _: dags.list_dags(db, org)),
             answer(routes.DEPLOY, self._deploy),
             view(routes.LIST_VERSIONS, lambda db, org, r: dags.list_versions(db, org, r["dag"])),
             view(routes.READ_DOCUMENT, _read_document),
             act(routes.ACTIVATE, lambda actor, r: self.deployments.activate(actor, r["dag"], r.body)),
+            view(routes.PLAN_REMOVAL, lambda db, org, r: removals.plan_removal(db, org, r["dag"], self.config)),
+            act(routes.REMOVE_DAG, lambda actor, r: self.removals.remove(actor, r["dag"])),
+            act(routes.RESTORE_DAG, lambda actor, r: self.removals.restore(actor, r["dag"])),
+            act(routes.PURGE_DAG, lambda actor, r: self.removals.purge(actor, r["dag"])),
+            view(routes.LIST_REMOVED, lambda db, org, _: removals.list_removed(db, org)),
             view(routes.LIST_JOBS, lambda db, org, r: jobs.list_jobs(db, org, r["dag"], r["version"])),
             act(
                 routes.TRIGGER, lambda actor, r: self.actions.trigger(actor, r["dag"], r["job"], r.body, r.traceparent)
             ),
+            view(routes.SHOW_TRIGGER, lambda db, org, r: read_trigger_progress(db, org, r["key"], across=r["across"])),
             act(routes.REBUILD, lambda actor, r: self.actions.rebuild(actor, r["dag"], r["job"])),
             act(routes.SHOW_WEBHOOK, lambda actor, r: self.webhooks.show(actor, r["dag"], r["job"])),
             act(routes.ROTATE_WEBHOOK, lambda actor, r: self.webhooks.rotate(actor, r["dag"], r["job"], r["after"])),
@@ -157,9 +189,18 @@ class UserEndpoints:
             view(routes.LIST_SOURCES, lambda db, org, _: list_sources(db, org)),
             act(routes.PAUSE_SOURCE, lambda actor, r: self.pauses.pause(actor, r["dag"], r["job"])),
             act(routes.RESUME_SOURCE, lambda actor, r: self.pauses.resume(actor, r["dag"], r["job"])),
+            act(routes.REPAIR_SOURCE, lambda actor, r: self._repair(actor, r["dag"], r["job"], r.body.from_block)),
             view(
-                routes.LIST_TASKS, lambda db, org, r: tasks.list_tasks(db, org, tasks.TaskFilter(**r.parameters), since)
+                routes.LIST_TASKS,
+                lambda db, org, r: tasks.list_tasks(
+                    db, org, tasks.TaskFilter(**r.parameters, dags=r.user_claims.dags), since
+                ),
             ),
+            view(
+                routes.LIST_FAILURES,
+                lambda db, org, r: list_failures(db, org, JobFilter(**r.parameters, dags=r.user_claims.dags)),
+            ),
+            act(routes.ACT_ON_TASKS, lambda actor, r: self.actions.act_on_many(actor, r.body)),
             view(routes.LOOK_UP_TASKS, lambda db, org, r: tasks.look_up(db, org, r.body.task_ids)),
             numbered(routes.SHOW_TASK, lambda db, org, ids, r: tasks.task_detail(db, org, ids, r["task_id"])),
             answer(routes.READ_LOG, self._read_log),
@@ -170,9 +211,17 @@ class UserEndpoints:
             numbered(routes.LOOK_UP_EVENTS, lambda db, org, ids, r: events.look_up(db, org, ids, r.body.events)),
             view(routes.LIST_BUNDLES, lambda db, org, r: list_bundles(db, org, r["limit"], r["cursor"])),
             act(routes.OPEN_BUNDLE, lambda actor, r: self.bundles.open(actor, r.body)),
+            act(
+                routes.SEND_BUNDLE_PIECE,
+                lambda actor, r: self.bundles.receive(actor, r["bundle_id"], r["offset"], r.body),
+            ),
             view(routes.SHOW_BUNDLE, lambda db, org, r: find_bundle(db, org, r["bundle_id"])),
             act(routes.FINALIZE_BUNDLE, lambda actor, r: self.bundles.finalize(actor, r["bundle_id"], r.body)),
             act(routes.DISABLE_BUNDLE, lambda actor, r: self.bundles.disable(actor, r["bundle_id"])),
+            view(
+                routes.LIST_JOB_RUNS,
+                lambda db, org, r: list_job_runs(db, org, r["dag"], r["job"], failed=r["failed"], limit=r["limit"]),
+            ),
             view(routes.LIST_RUNS, lambda db, org, r: list_runs(db, org, **r.parameters)),
             view(routes.LIST_DATASETS, lambda db, org, _: datasets.list_datasets(db, org)),
             view(routes.LIST_CHECKS, lambda db, org, r: checks.list_checks(db, org, r["dataset"])),
@@ -205,6 +254,10 @@ class UserEndpoints:
                 routes.LIST_QUERIES,
                 lambda db, _, r: query_audit.list_queries(db, r.user_claims.org, r["limit"], r["cursor"]),
             ),
+            act(routes.CREATE_TOKEN, lambda actor, r: self.tokens.create(actor, r.body)),
+            view(routes.LIST_TOKENS, lambda db, _, r: list_tokens(db, r.user_claims.org, r["limit"], r["cursor"])),
+            act(routes.REVOKE_TOKEN, lambda actor, r: self.tokens.revoke(actor, r["token_id"])),
+            act(routes.REVOKE_UNRECORDED, lambda actor, r: self.tokens.revoke_unrecorded(actor, r.body)),
         ]
 
     def _view(self, route: Route[B, R], view: View[B, R]) -> Endpoint:
@@ -219,13 +272,30 @@ class UserEndpoints:
         """The action gets the caller as actor."""
 
         async def perform(request: HttpRequest[B]) -> R:
-            return await action(await self._actor(request), request)
+            actor = await self._actor(request)
+            try:
+                return await action(actor, request)
+            except TraceError as error:
+                if error.status != 404 or actor.org_id is None:
+                    raise
+                async with self._connection(actor.org) as connection:
+                    raise await _explain(connection, actor.org_id, request, error) from None
 
         return answer(route, perform)
 
+    async def _operators(self, _: HttpRequest[None]) -> OperatorsReply:
+        return list_operators()
+
     async def _whoami(self, request: HttpRequest[None]) -> WhoAmI:
         claims = request.user_claims
-        return WhoAmI(subject=claims.sub, org=claims.org, roles=claims.roles)
+        return WhoAmI(
+            subject=claims.sub,
+            org=claims.org,
+            roles=claims.roles,
+            dags=None if claims.dags is None else list(claims.dags),
+            expires_at=datetime.fromtimestamp(claims.exp, UTC),
+            query_url=self.query_url(),
+        )
 
     async def _deploy(self, request: HttpRequest[bytes]) -> DeployReply:
         dry_run = request["dry_run"]
@@ -242,7 +312,7 @@ class UserEndpoints:
         return RawReply(body, content_type, headers=_AS_A_FILE)
 
     async def _list_events(self, request: HttpRequest[None]) -> EventsPage:
-        filters = events.EventFilter(**request.parameters)
+        filters = events.EventFilter(**request.parameters, dags=request.user_claims.dags)
         if filters.after is None:
             return await self._read_numbered(request, lambda db, org, ids, _: events.list_events(db, org, ids, filters))
         horizon = await self.horizon.reach(partial(self._connection, _EVERYBODY))
@@ -265,24 +335,29 @@ class UserEndpoints:
             raise TraceError("content_mismatch", "The file is missing, or differs from the committed one.")
         return RawReply(piece, BYTES, headers=_AS_A_FILE)
 
+    async def _repair(self, actor: Actor, dag: str, job: str, block: int) -> RepairReply:
+        reply = await self.repairs.repair(actor, dag, job, block)
+        if reply.task_id is not None:
+            # It waits for its next attempt, or is about to fail the one that it has.
+            await self.actions.retry(actor, reply.task_id)
+        return reply
+
     async def _read_log(self, request: HttpRequest[None]) -> TaskLog:
         places = await self._read(
             request, lambda db, org, r: find_logs(db, self.config, org, r["task_id"], r["attempt"])
         )
-        positions = LogPositions(request["stdout_from"], request["stderr_from"])
+        positions = LogPositions(request["stdout_from"], request["stderr_from"], request["lines_from"])
         async with self.fetching.slot(request.user_claims.org):
             return await read_log(self.objects, self.config, places, positions)
 
     async def _read_rows(self, request: HttpRequest[RowsRequest]) -> StreamReply:
         org, body = request.user_claims.org, request.body
-        dataset_uuid, columns = await self._read(
-            request, lambda db, _, r: rows.find_table(db, org, r["name"], r.body.columns)
-        )
+        dataset_uuid, columns = await self._read(request, lambda db, _, r: rows.find_table(db, org, r["name"], r.body))
         if self.tables is None:
             raise StoreUnavailableError("This Dispatcher has no access to Postgres data: set data_read_dsn.")
         async with AsyncExitStack() as resources:
             await resources.enter_async_context(self.streaming.slot(org))
-            batches = self.tables.stream(dataset_uuid, columns, body.head, rows.STREAM_SECONDS)
+            batches = self.tables.stream(dataset_uuid, columns, body.head, rows.STREAM_SECONDS, body.live)
             pieces = rows.RowPieces(batches, self.threads, resources.pop_all())
         try:
             await pieces.begin()
@@ -293,13 +368,18 @@ class UserEndpoints:
 
     async def _actor(self, request: HttpRequest[Any]) -> Actor:
         claims = request.user_claims
-        return Actor(subject=claims.sub, org=claims.org, org_id=await self.orgs.find(claims.org))
+        return Actor(subject=claims.sub, org=claims.org, org_id=await self.orgs.find(claims.org), dags=claims.dags)
 
     async def _read(self, request: HttpRequest[B], view: View[B, R]) -> R:
         """A view is several statements that may be a moment apart, each of them true when it was read."""
         org_id = await self.orgs.find(request.user_claims.org)
         async with self._connection(request.user_claims.org) as connection:
-            return await view(connection, org_id or NO_ORG, request)
+            try:
+                return await view(connection, org_id or NO_ORG, request)
+            except TraceError as error:
+                if error.status != 404:
+                    raise
+                raise await _explain(connection, org_id or NO_ORG, request, error) from None
 
     async def _read_numbered(self, request: HttpRequest[B], view: NumberedView[B, R]) -> R:
         ids = await self.ids.of(await self.orgs.find(request.user_claims.org) or NO_ORG)
@@ -316,6 +396,19 @@ class UserEndpoints:
 
 async def _read_document(connection: Connection, org_id: UUID, request: HttpRequest[None]) -> bytes:
     return (await dags.source(connection, org_id, request["dag"], request["number"])).encode()
+
+
+async def _explain(connection: Connection, org_id: UUID, request: HttpRequest[Any], error: TraceError) -> TraceError:
+    """Says of a name that is not there whether it was removed; otherwise it is the same error."""
+    if error.code in _ABOUT_REMOVALS:
+        return error
+    dag, dataset = request.parameters.get("dag"), request.parameters.get("name") or request.parameters.get("dataset")
+    removed = None
+    if dag is not None:
+        removed = await find_removed_dag(connection, org_id, dag)
+    elif dataset is not None:
+        removed = await find_removed_dataset(connection, org_id, dataset)
+    return removed or error
 
 
 def _without(request: HttpRequest[Any], *names: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tracelake.dispatcher.loops.named import Named
 from tracelake.dispatcher.metrics import MOST, MOST_EDGES, MOST_OF_EDGE, Metrics
 from tracelake.dispatcher.outbox.admin import OUTBOX_COUNTS
 from tracelake.dispatcher.predicates import awaits_sink, has_threshold, is_failed_for_good, is_ready
+from tracelake.dispatcher.views.freshness import NEWEST_TIMES
 from tracelake.dispatcher.views.sources import SourceHealth, read_health
 from tracelake.ports import Queue, unavailable_without_queue
 from tracelake.wire.sources_view import RunState
@@ -67,23 +68,20 @@ _FAILED_UNITS = """
     WHERE e.position IS NOT NULL AND e.phase <> 'Parked' AND e.failed_units > 0
     GROUP BY 1, 2, 3 ORDER BY 1, 2, 3 LIMIT 100"""
 
-# The checks of active versions, and how old the newest commit of each dataset is.
-_LATE = """
-    SELECT o.name AS org, d.name AS dataset, max(extract(epoch FROM trace_now() - coalesce(e.created_at, g.created_at))
-           - (c.entry ->> 'max_age_seconds')::float8)::float8 AS late
-    FROM dags a JOIN orgs o USING (org_id) JOIN dag_version_jobs v ON v.dag_version_id = a.active_version
-    JOIN jobs j USING (job_id)
-    CROSS JOIN LATERAL json_array_elements(j.document -> 'checks') AS c(entry)
-    JOIN job_outputs u ON u.job_id = j.job_id AND u.output_index = coalesce((c.entry ->> 'output_index')::int, 0)
-    JOIN datasets d USING (dataset_uuid) JOIN dataset_versions g USING (dataset_uuid, dataset_version)
-    LEFT JOIN LATERAL (
-        SELECT x.created_at FROM events x
-        WHERE x.dataset_uuid = u.dataset_uuid AND x.dataset_version = u.dataset_version AND x.routed_seq IS NOT NULL
-        ORDER BY x.routed_seq DESC LIMIT 1) e ON true
-    WHERE j.document -> 'checks' IS NOT NULL AND c.entry ->> 'kind' = 'freshness'
-      AND trace_now() - coalesce(e.created_at, g.created_at)
-          > make_interval(secs => (c.entry ->> 'max_age_seconds')::float8)
-    GROUP BY 1, 2 ORDER BY 1, 2 LIMIT 100"""
+# The checks of active versions of which the newest commit or block of the dataset is too old.
+_LATE = f"""
+    SELECT org, dataset, max(late) AS late FROM (
+        SELECT o.name AS org, d.name AS dataset, (extract(epoch FROM trace_now() - coalesce(
+                   CASE WHEN c.entry ->> 'age_of' = 'data' THEN data_at ELSE committed_at END, g.created_at))
+               - (c.entry ->> 'max_age_seconds')::float8)::float8 AS late
+        FROM dags a JOIN orgs o USING (org_id) JOIN dag_version_jobs v ON v.dag_version_id = a.active_version
+        JOIN jobs j USING (job_id)
+        CROSS JOIN LATERAL json_array_elements(j.document -> 'checks') AS c(entry)
+        JOIN job_outputs u ON u.job_id = j.job_id AND u.output_index = coalesce((c.entry ->> 'output_index')::int, 0)
+        JOIN datasets d USING (dataset_uuid) JOIN dataset_versions g USING (dataset_uuid, dataset_version)
+        {NEWEST_TIMES}
+        WHERE j.document -> 'checks' IS NOT NULL AND c.entry ->> 'kind' = 'freshness') l
+    WHERE late > 0 GROUP BY 1, 2 ORDER BY 1, 2 LIMIT 100"""  # noqa: S608 - constants only
 
 _WORK = """
     SELECT (SELECT count(*) FROM (SELECT FROM invalidation_work LIMIT 10000) w) AS invalidations,
@@ -109,7 +107,8 @@ _LETTERS = f"""
               SELECT dataset_uuid FROM buffer_publishes WHERE dead_at IS NOT NULL AND dropped_at IS NULL
               ORDER BY dataset_uuid, dead_at, publish_id LIMIT {MOST}) p
           GROUP BY dataset_uuid ORDER BY dataset_uuid LIMIT 100) l
-    JOIN datasets d USING (dataset_uuid) JOIN orgs o USING (org_id)"""  # noqa: S608 - constants only
+    JOIN datasets d USING (dataset_uuid) JOIN orgs o USING (org_id)
+    WHERE d.removed_at IS NULL"""  # noqa: S608 - constants only
 
 _SINK = "SELECT max(at) AS asked_at, trace_now() AS now FROM sinks_seen"
 
@@ -138,7 +137,7 @@ _BACKLOGS = f"""
                  AND {awaits_sink("p")}
                ORDER BY p.released_at LIMIT 1) AS oldest_ready_at
     FROM buffered_tables t JOIN datasets d USING (dataset_uuid) JOIN orgs o ON o.org_id = t.org_id
-    WHERE {has_threshold("t")}"""  # noqa: S608
+    WHERE d.removed_at IS NULL AND {has_threshold("t")}"""  # noqa: S608
 
 EDGE_STATES = ("held", "building", "behind")
 
@@ -265,7 +264,15 @@ class Gauges:
         states = Counter(run.state for run in runs)
         for state in get_args(RunState):
             metrics.always_on.labels(state).set(states[state])
-        for gauge in (metrics.run_state, metrics.run_attempts, metrics.source_lag):
+        followers: dict[Gauge, str] = {
+            metrics.follower_lag_blocks: "lag_blocks",
+            metrics.follower_lag: "lag_seconds",
+            metrics.follower_announced: "announced",
+            metrics.follower_reorgs: "reorgs",
+            metrics.follower_last_depth: "last_reorg_depth",
+            metrics.follower_max_depth: "max_reorg_depth",
+        }
+        for gauge in (metrics.run_state, metrics.run_attempts, metrics.source_lag, metrics.follower_state, *followers):
             gauge.clear()
         for run in runs:
             name = (run.org, run.dag, run.job)
@@ -273,6 +280,12 @@ class Gauges:
             metrics.run_attempts.labels(*name).set(run.attempts)
             if run.lag_seconds is not None:
                 metrics.source_lag.labels(*name).set(run.lag_seconds)
+            if run.progress is None:
+                continue
+            metrics.follower_state.labels(*name, run.progress.state).set(1)
+            for gauge, field in followers.items():
+                if (value := getattr(run.progress, field)) is not None:
+                    gauge.labels(*name).set(value)
 
     async def _read_pressure(self, connection: Connection) -> None:
         metrics, queues = self._metrics, self._labels.queues

@@ -104,7 +104,7 @@ class Collector:
         return len(due) + len(new)
 
     def _writes_files(self, job_id: UUID) -> bool:
-        return any(output.dataset.storage in _KEPT_IN_FILES for output in self._definitions.job(job_id).outputs)
+        return any(output.storage in _KEPT_IN_FILES for output in self._definitions.job(job_id).outputs)
 
     async def _collect(self, over: list[asyncpg.Record]) -> int:
         rows = [row for row in over if row["attempt"]]
@@ -120,7 +120,7 @@ class Collector:
         for row in rows:
             job = self._definitions.job(row["job_id"])
             for output in job.outputs:
-                if output.dataset.storage is Storage.S3:
+                if output.storage is Storage.S3:
                     generation = (output.dataset_uuid, output.dataset_version)
                     places = [self._layout.generation(*generation)]
                     if job.is_untrusted:

@@ -1,4 +1,5 @@
-"""History that only views read: triggers, replaced attempts, figures of Spark, tasks that no DAG made; by age.
+"""History that only views read, by age: triggers, replaced attempts, figures of Spark, results of checks, audit logs,
+and tasks that no DAG made.
 
 Each statement takes a batch along an index of ages and leaves what others have locked.
 """
@@ -49,6 +50,9 @@ ATTEMPTS = _expiring("task_attempts", "task_id, attempt", "claimed_at")
 SPARK_METRICS = _expiring("spark_metrics", "task_id, attempt", "recorded_at")
 CHECKS = _expiring("check_results", "task_id, attempt, output_index, name", "checked_at")
 QUERIES = _expiring("query_audit", "org, run_id", "at")
+AUDIT = _expiring("audit_log", "audit_id", "at")
+BATCH_QUERIES = _expiring("batch_queries", "org_id, query_id", "ended_at")
+"""The loop of batch queries deletes them, with their results."""
 
 # Tasks of jobs that were registered by a call: nothing is routed to them. Whatever pins files or batches stays, and so
 # does what waits for a person, or for the collector of files. A page is so many tasks looked at, whatever becomes of
@@ -92,6 +96,7 @@ def kinds(config: DispatcherConfig) -> list[tuple[RetainedRows, int]]:
         (SPARK_METRICS, config.attempt_retention_days),
         (CHECKS, config.check_retention_days),
         (QUERIES, config.query_audit_retention_days),
+        (AUDIT, config.audit_retention_days),
         (TASKS, config.task_retention_days),
     ]
     return [(kind, kept_days) for kind, kept_days in days if kept_days]

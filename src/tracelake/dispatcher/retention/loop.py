@@ -2,17 +2,21 @@
 
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from uuid import UUID
 
 import asyncpg
 
 from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.buffers.artifact_retention import ArtifactCollector, plan_artifacts
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.retention import history, versions
+from tracelake.dispatcher.retention.removed_dags import RemovedDags, plan_removed
 from tracelake.dispatcher.run_logs.log_retention import LogCollector, plan_logs
-from tracelake.ports import ObjectStore
+from tracelake.dispatcher.sources.delivery_retention import DeliveryPruner, plan_deliveries
+from tracelake.ports import ObjectStore, Queue
 from tracelake.wire.retention import GcPlan, GcReply, GcRows, GcVersion
 
 logger = logging.getLogger(__name__)
@@ -28,16 +32,20 @@ _PREFIX = "SELECT prefix FROM removed_prefixes WHERE prefix > $1 ORDER BY prefix
 _PREFIX_GONE = "DELETE FROM removed_prefixes WHERE prefix = $1"
 _PENDING = """
     SELECT (SELECT count(*) FROM nodes WHERE retired_at IS NOT NULL) AS nodes,
-           (SELECT count(*) FROM removed_prefixes) AS prefixes"""
+           (SELECT count(*) FROM removed_prefixes) AS prefixes,
+           (SELECT count(*) FROM removed_tables) AS tables"""
 
 
 class Retention:
-    def __init__(self, store: Store, objects: ObjectStore, config: DispatcherConfig) -> None:
+    def __init__(self, store: Store, objects: ObjectStore, queue: Queue, config: DispatcherConfig) -> None:
         self._store = store
         self._objects = objects
         self._config = config
         self._age = timedelta(days=config.version_retention_days)
         self._logs = LogCollector(store, objects, config)
+        self._artifacts = ArtifactCollector(store, objects, config)
+        self._deliveries = DeliveryPruner(store, config)
+        self.removed_dags = RemovedDags(store, objects, queue, config)
         self._after = history.START
         """How far this process has been through tasks that no DAG made."""
 
@@ -45,12 +53,15 @@ class Retention:
         """What a round would begin with; counts go up to a bound."""
         rows = []
         async with self._store.connection() as connection:
-            for kind, days in history.kinds(self._config):
+            queries = (history.BATCH_QUERIES, self._config.query_batch_retention_days)
+            for kind, days in (*history.kinds(self._config), queries):
                 count_row = await connection.fetchrow(kind.count, timedelta(days=days), history.COUNTED)
                 assert count_row is not None
                 more = count_row["rows"] == history.COUNTED
                 rows.append(to_struct(GcRows, count_row, kind=kind.table, more=more, kept_days=days))
-            rows += await plan_logs(connection, self._config, history.COUNTED)
+            for plan_rows in (plan_logs, plan_deliveries, plan_artifacts):
+                rows += await plan_rows(connection, self._config, history.COUNTED)
+            removed_dags = await plan_removed(connection, history.COUNTED)
             due = await self._due_versions(connection)
             orgs = await connection.fetch(_NAMES, [row["org_id"] for row in due])
             pending = await connection.fetchrow(_PENDING)
@@ -58,7 +69,12 @@ class Retention:
         names = {row["org_id"]: row["name"] for row in orgs}
         due_versions = [GcVersion(org=names[row["org_id"]], dag=row["dag_name"], version=row["number"]) for row in due]
         return GcPlan(
-            rows=rows, versions=due_versions, jobs_to_sweep=pending["nodes"], generations_to_delete=pending["prefixes"]
+            rows=rows,
+            versions=due_versions,
+            jobs_to_sweep=pending["nodes"],
+            generations_to_delete=pending["prefixes"],
+            removed_dags=removed_dags,
+            tables_to_drop=pending["tables"],
         )
 
     async def run_once(self) -> int:
@@ -72,7 +88,10 @@ class Retention:
         until = time.monotonic() + ROUND_SECONDS
         removed: dict[str, int] = {}
         more = await self._remove_history(removed, until)
-        more = await self._remove_logs(removed, until) or more
+        more = await self._repeat(self._logs.run_once, "run_logs", removed, until) or more
+        more = await self._repeat(self._artifacts.run_once, "batch_files", removed, until) or more
+        more = await self._repeat(self._deliveries.run_once, "webhook_deliveries", removed, until) or more
+        more = await self._repeat(self.removed_dags.run_once, "rows_of_removed_dags", removed, until) or more
         more = await self._retire_versions(removed, until) or more
         more = await self._sweep_nodes(removed, until) or more
         more = await self._delete_files(removed, until) or more
@@ -103,10 +122,12 @@ class Retention:
         self._after = after or history.START
         return removed, after is not None
 
-    async def _remove_logs(self, removed: dict[str, int], until: float) -> bool:
-        """Their own loop removes them too; whoever asks for a round need not wait for it."""
-        while count := await self._logs.run_once():
-            _add(removed, "run_logs", count)
+    async def _repeat(
+        self, run_once: Callable[[], Awaitable[int]], kind: str, removed: dict[str, int], until: float
+    ) -> bool:
+        """What has a loop of its own: whoever asks for a round need not wait for it."""
+        while count := await run_once():
+            _add(removed, kind, count)
             if time.monotonic() > until:
                 return True
         return False

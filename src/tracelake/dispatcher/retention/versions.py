@@ -22,12 +22,19 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher import audit
+from tracelake.dispatcher.buffers.table_writers import retire_writers
 from tracelake.dispatcher.predicates import is_current, is_open
 from tracelake.dispatcher.records import affected
 from tracelake.model.locations import Layout
 
 SUBJECT = "retention"
 """In the audit log."""
+
+# Rows of a table come from all generations; those of a node that others took the place of are hidden.
+_REPLACED_WRITER = """EXISTS (
+              SELECT FROM buffered_tables t
+              WHERE t.dataset_uuid = o.dataset_uuid AND t.on_change = 'rebuild' AND cardinality(t.writers) > 0
+                AND NOT j.node_id = ANY (t.writers))"""
 
 # A node that is shared with a version that is kept must go on counting as one that was active once: `counted` of a
 # deploy's registry asks the activations. And the last version that has what a dataset is now is kept with it.
@@ -41,7 +48,7 @@ DUE_VERSIONS = f"""
                        WHERE cutover_at IS NOT NULL GROUP BY 1) a USING (dag_version_id)
             WHERE $1::uuid IS NULL OR v.org_id = $1) v) p
     JOIN dags d USING (org_id, dag_name)
-    WHERE p.place > $2 AND (p.last IS NULL OR p.used > $2)
+    WHERE d.removed_at IS NULL AND p.place > $2 AND (p.last IS NULL OR p.used > $2)
       AND p.dag_version_id IS DISTINCT FROM d.active_version AND p.dag_version_id IS DISTINCT FROM d.building_version
       AND p.created_at < trace_now() - $3::interval
       AND NOT EXISTS (
@@ -60,7 +67,7 @@ DUE_VERSIONS = f"""
       AND NOT EXISTS (
           SELECT FROM dag_version_jobs x JOIN jobs j USING (job_id) JOIN job_outputs o USING (job_id)
           JOIN datasets s USING (dataset_uuid)
-          WHERE x.dag_version_id = p.dag_version_id AND {is_current("o", "s")}
+          WHERE x.dag_version_id = p.dag_version_id AND {is_current("o", "s")} AND NOT {_REPLACED_WRITER}
             AND NOT EXISTS (SELECT FROM jobs k JOIN dag_version_jobs w USING (job_id)
                             WHERE k.node_id = j.node_id AND w.dag_version_id <> p.dag_version_id))
     ORDER BY p.org_id, p.dag_name, p.number LIMIT $4"""  # noqa: S608
@@ -85,17 +92,20 @@ _RETIRE_NODES = """
 
 _NEW_EPOCH = "UPDATE orgs SET routing_epoch = routing_epoch + 1 WHERE org_id = $1"
 
-# The first retired node behind a position that nobody needs. Live tasks are found along tasks_live.
+# The first retired node behind a position that nobody needs; those of a purged DAG go with it. Live tasks are found
+# along tasks_live.
 NEXT_NODE = f"""
     SELECT n.node_id FROM nodes n
     WHERE n.retired_at IS NOT NULL AND n.sweep IS NULL AND NOT n.uncounted AND n.node_id > $1
+      AND NOT EXISTS (
+          SELECT FROM dags a WHERE a.org_id = n.org_id AND a.dag_name = n.dag_name AND a.purged_at IS NOT NULL)
       AND NOT EXISTS (
           SELECT FROM jobs j JOIN tasks t ON t.job_id = j.job_id AND {is_open("t")}
           WHERE j.node_id = n.node_id AND t.finished_at IS NULL)
       AND NOT EXISTS (
           SELECT FROM jobs j JOIN job_outputs o USING (job_id) JOIN datasets d USING (dataset_uuid)
           WHERE j.node_id = n.node_id AND (
-              d.storage IN ('buffered', 'postgres') OR {is_current("o", "d")}
+              d.storage IN ('buffered', 'postgres', 'live') OR {is_current("o", "d")}
               OR EXISTS (SELECT FROM edges e JOIN nodes r USING (node_id)
                          WHERE e.dataset_uuid = o.dataset_uuid AND e.dataset_version = o.dataset_version
                            AND r.retired_at IS NULL)
@@ -113,7 +123,7 @@ _GENERATIONS = """
     FROM jobs j JOIN job_outputs o USING (job_id) WHERE j.node_id = $1 ORDER BY 1, 2"""
 
 # A batch of each, in this order; the next statement waits until the one before finds nothing.
-_OF_GENERATION = ("dataset_units", "dataset_runs", "dataset_keys", "unit_revisions")
+_OF_GENERATION = ("dataset_units", "table_units", "dataset_runs", "dataset_keys", "unit_revisions")
 _ROWS = """
     DELETE FROM {table} WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM {table} WHERE dataset_uuid = $1 AND dataset_version = $2 LIMIT $3))"""
@@ -167,6 +177,7 @@ _LAST = (
     "DELETE FROM job_outputs o USING jobs j WHERE j.job_id = o.job_id AND j.node_id = $1",
     "DELETE FROM jobs WHERE node_id = $1",
     "DELETE FROM source_state WHERE node_id = $1",
+    "DELETE FROM source_progress WHERE node_id = $1",
     "DELETE FROM pressure WHERE node_id = $1",
 )
 _LAST_GENERATIONS = (
@@ -190,6 +201,7 @@ async def retire(connection: Connection, org_id: UUID, kept_versions: int, age: 
     await connection.execute(_FORGET, version["dag_version_id"])
     await connection.execute(_RETIRE_JOBS, jobs)
     await connection.execute(_RETIRE_NODES, jobs)
+    await retire_writers(connection, jobs)
     await connection.execute(_NEW_EPOCH, org_id)
     details = {"version": version["number"]}
     await audit.record(connection, org_id, SUBJECT, "dag.retire", version["dag_name"], details)

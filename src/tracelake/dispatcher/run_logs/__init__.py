@@ -1,1 +1,2 @@
-"""Logs of runs: their rows and addresses (`rows`), and their removal (`log_retention`)."""
+"""Logs of attempts: rows and addresses of functions' logs (`rows`), reports of workers (`attempt_logs`), and the
+removal of both (`log_retention`)."""

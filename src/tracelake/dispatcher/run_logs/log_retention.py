@@ -1,4 +1,4 @@
-"""Logs of runs go after their retention, which begins when their addresses have expired.
+"""Logs of attempts go after their retention, which begins when their addresses have expired, or with the last report.
 
 The objects go before the row: after a crash the same ones are deleted again, which changes nothing. Nobody can write
 them again unseen, because their addresses have expired.
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 PAGE = 100
 
 _DUE = """
-    SELECT task_id, attempt, org_id FROM run_logs WHERE writable_until < trace_now() - $1::interval
+    SELECT task_id, attempt, org_id, in_store FROM run_logs WHERE writable_until < trace_now() - $1::interval
     ORDER BY writable_until, task_id, attempt LIMIT $2"""
 
 _GONE = """
@@ -59,6 +59,8 @@ class LogCollector:
         if not due:
             return 0
         for row in due:
+            if not row["in_store"]:
+                continue  # all of it is in the row
             for uri in log_uris(self._bucket, row["org_id"], row["task_id"], row["attempt"]):
                 await self._objects.delete(uri)
         async with self._store.transaction() as connection:

@@ -1,15 +1,18 @@
 """Old deliveries of webhooks are forgotten, with their bodies, in small pages.
 
 Not one that somebody may still need: whose event has not reached every reader of active versions, or whose
-tasks are neither done nor given up. And not one whose signature could still be good: who forgets a delivery would take
-its repeat for a new one, so it is remembered until the repeat is refused by its time alone.
+tasks are neither done nor given up, or whose DAG was removed and may be restored. And not one whose signature could
+still be good: who forgets a delivery would take its repeat for a new one, so it is remembered until the repeat is
+refused by its time alone.
 """
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from tracelake.db.transaction import Store
+from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.records import to_struct
+from tracelake.wire.retention import GcRows
 
 PAGE = 200
 REST_ROUNDS = 600
@@ -48,16 +51,31 @@ _OLD = """
                   AND t.node_id = e.node_id AND t.edge IN (e.input_index, -1)
                   AND t.unit_end IS NULL AND t.unit_key = v.unit
                   AND (t.status IN ('Queued', 'Running') OR (t.status = 'Failed' AND t.skipped_at IS NULL))))
-        ) AS needed
+        ) OR EXISTS (
+            SELECT FROM nodes n JOIN dags a ON a.org_id = n.org_id AND a.dag_name = n.dag_name
+            WHERE n.node_id = p.node_id AND a.removed_at IS NOT NULL) AS needed
     FROM (
         SELECT w.received_at, w.node_id, w.delivery_id FROM webhook_deliveries w
         WHERE w.received_at < trace_now() - $1::interval AND (w.received_at, w.node_id, w.delivery_id) > ($2, $3, $4)
         ORDER BY w.received_at, w.node_id, w.delivery_id LIMIT $5) p
     ORDER BY p.received_at, p.node_id, p.delivery_id"""
 
+_PLAN = """
+    SELECT count(*) AS rows, min(received_at) AS oldest, sum(bytes)::bigint AS bytes FROM (
+        SELECT received_at, octet_length(body) AS bytes FROM webhook_deliveries
+        WHERE received_at < trace_now() - $1::interval ORDER BY received_at, node_id, delivery_id LIMIT $2) due"""
+
 _FORGET = """
     DELETE FROM webhook_deliveries w USING unnest($1::uuid[], $2::text[]) AS u(node_id, delivery_id)
     WHERE w.node_id = u.node_id AND w.delivery_id = u.delivery_id"""
+
+
+async def plan_deliveries(connection: Connection, config: DispatcherConfig, most: int) -> list[GcRows]:
+    """How many deliveries are old enough, up to a bound; some of them may still be needed."""
+    days = config.webhook_retention_days
+    row = await connection.fetchrow(_PLAN, timedelta(days=days), most)
+    assert row is not None
+    return [to_struct(GcRows, row, kind="webhook_deliveries", more=row["rows"] == most, kept_days=days)]
 
 
 class DeliveryPruner:

@@ -1,7 +1,5 @@
 """Checks of active versions with their newest results, and results over time."""
 
-from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -11,12 +9,23 @@ import msgspec
 from tracelake.catalogue.check_values import describe_bounds, describe_values
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.records import columns, to_struct
+from tracelake.dispatcher.views.freshness import DatasetAge, read_ages
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import from_json
 from tracelake.dispatcher.views.words import span, unit_words
 from tracelake.errors import TraceError
 from tracelake.model.dag import CheckKind, OutputCheck
-from tracelake.wire.checks import CheckResultRow, CheckResultsReply, CheckRow, ChecksReply, CheckState
+from tracelake.wire.checks import (
+    CheckResultPosition,
+    CheckResultRow,
+    CheckResultsReply,
+    CheckRow,
+    ChecksReply,
+    CheckState,
+    OrgCheckResult,
+    OrgCheckResultsReply,
+    OrgCheckResultsRequest,
+)
 
 _CHECKED = """
     SELECT d.name AS dataset, d.dataset_uuid, o.dataset_version, o.output_index, j.dag_name || '/' || j.name AS job,
@@ -26,39 +35,50 @@ _CHECKED = """
     WHERE a.org_id = $1 AND ($2::text IS NULL OR d.name = $2) AND j.document -> 'checks' IS NOT NULL
     ORDER BY d.name, 5, o.output_index"""
 
-# Of each check the newest result, and of each of its units whether the newest result is good.
+# Of each check of a generation: the newest result of each unit, and one of them to show, of a unit that fails if there
+# is one. Results of earlier generations are history: their units may not even exist any more.
 _NEWEST = f"""
-    SELECT k.dataset_uuid, k.name, last.*, s.units, s.failing_units
-    FROM unnest($1::uuid[], $2::text[]) AS k(dataset_uuid, name)
+    SELECT k.dataset_uuid, k.dataset_version, k.name, shown.*, r.message, r.sample, g.units AS grid
+    FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS k(dataset_uuid, dataset_version, name)
     JOIN LATERAL (
-        SELECT r.passed, r.checked_at, r.unit, r.rows, r.offending_rows, r.message, r.sample, r.task_id
-        FROM check_results r WHERE r.dataset_uuid = k.dataset_uuid AND r.name = k.name
-        ORDER BY r.checked_at DESC LIMIT 1) last ON true
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS units, count(*) FILTER (WHERE NOT u.passed) AS failing_units FROM (
-            SELECT DISTINCT ON (r.unit) r.passed FROM (
-                SELECT unit, passed, checked_at FROM check_results r
-                WHERE r.dataset_uuid = k.dataset_uuid AND r.name = k.name ORDER BY r.checked_at DESC LIMIT {CAP}) r
-            ORDER BY r.unit, r.checked_at DESC) u) s"""  # noqa: S608 - constants only
+        SELECT u.*, count(*) OVER () AS units, count(*) FILTER (WHERE NOT u.passed) OVER () AS failing_units FROM (
+            SELECT DISTINCT ON (r.unit) r.* FROM (
+                SELECT r.passed, r.checked_at, r.unit, r.rows, r.offending_rows, r.task_id, r.attempt, r.output_index
+                FROM check_results r
+                WHERE r.dataset_uuid = k.dataset_uuid AND r.dataset_version = k.dataset_version AND r.name = k.name
+                ORDER BY r.checked_at DESC LIMIT {CAP}) r
+            ORDER BY r.unit, r.checked_at DESC) u
+        ORDER BY u.passed, u.checked_at DESC LIMIT 1) shown ON true
+    JOIN check_results r ON r.task_id = shown.task_id AND r.attempt = shown.attempt
+        AND r.output_index = shown.output_index AND r.name = k.name
+    LEFT JOIN dataset_versions g ON g.dataset_uuid = k.dataset_uuid AND g.dataset_version = k.dataset_version"""  # noqa: S608 - constants only
 
-# The newest event that was passed on: of files with their commit, of a table with the commit of its rows.
-_COMMITTED = """
-    SELECT k.dataset_uuid, k.dataset_version, newest.created_at AS committed_at, g.created_at, trace_now() AS now
-    FROM unnest($1::uuid[], $2::uuid[]) AS k(dataset_uuid, dataset_version)
-    JOIN dataset_versions g USING (dataset_uuid, dataset_version)
-    LEFT JOIN LATERAL (
-        SELECT v.created_at FROM events v
-        WHERE v.dataset_uuid = k.dataset_uuid AND v.dataset_version = k.dataset_version AND v.routed_seq IS NOT NULL
-        ORDER BY v.routed_seq DESC LIMIT 1) newest ON true"""
-
-_DATASET = "SELECT dataset_uuid FROM datasets WHERE org_id = $1 AND name = $2"
+_DATASET = "SELECT dataset_uuid FROM datasets WHERE org_id = $1 AND name = $2 AND removed_at IS NULL"
 
 _RESULTS = """
-    SELECT name, kind, severity, passed, unit, rows, offending_rows, message, sample, checked_at, task_id, attempt,
-           dataset_version
-    FROM check_results
-    WHERE dataset_uuid = $1 AND org_id = $2 AND ($3::text IS NULL OR name = $3) AND NOT (passed AND $4)
-    ORDER BY checked_at DESC, task_id, name LIMIT $5"""
+    SELECT r.*, g.units AS grid
+    FROM (SELECT name, kind, severity, passed, unit, rows, offending_rows, message, sample, checked_at, task_id,
+                 attempt, dataset_uuid, dataset_version
+          FROM check_results
+          WHERE dataset_uuid = $1 AND org_id = $2 AND ($3::text IS NULL OR name = $3) AND NOT (passed AND $4)
+          ORDER BY checked_at DESC, task_id, name LIMIT $5) r
+    LEFT JOIN dataset_versions g USING (dataset_uuid, dataset_version)
+    ORDER BY r.checked_at DESC, r.task_id, r.name"""
+
+# Newest first, along an index from its end. A result outlives its job, and goes with its dataset.
+_RESULTS_OF_ORG = """
+    SELECT r.name, r.kind, r.severity, r.passed, r.unit, r.rows, r.offending_rows, r.message,
+           CASE WHEN $8 THEN r.sample END AS sample, r.checked_at, r.task_id, r.attempt, r.output_index,
+           r.dataset_version, g.units AS grid, d.name AS dataset,
+           d.removed_at IS NOT NULL AS is_removed, j.dag_name || '/' || j.name AS job
+    FROM (SELECT * FROM check_results
+          WHERE org_id = (SELECT org_id FROM orgs WHERE name = $1)
+            AND (checked_at, task_id, attempt, output_index, name)
+                < (coalesce($2::timestamptz, 'infinity'), $3::uuid, $4::int, $5::int, $6::text)
+          ORDER BY checked_at DESC, task_id DESC, attempt DESC, output_index DESC, name DESC LIMIT $7) r
+    JOIN datasets d USING (dataset_uuid) LEFT JOIN dataset_versions g USING (dataset_uuid, dataset_version)
+    LEFT JOIN tasks t USING (task_id) LEFT JOIN jobs j ON j.job_id = t.job_id
+    ORDER BY r.checked_at DESC, r.task_id DESC, r.attempt DESC, r.output_index DESC, r.name DESC"""
 
 
 async def list_checks(connection: Connection, org_id: UUID, dataset: str | None = None) -> ChecksReply:
@@ -71,32 +91,22 @@ async def list_checks(connection: Connection, org_id: UUID, dataset: str | None 
         for check in msgspec.json.decode(row["checks"], type=list[OutputCheck])
         if check.output_index == row["output_index"]
     ]
-    keys = list({(row["dataset_uuid"], check.name) for row, check in checks if check.kind.is_of_rows})
-    newest = {(row["dataset_uuid"], row["name"]): row for row in await connection.fetch(_NEWEST, *columns(keys, 2))}
+    keys = list({_key(row, check.name) for row, check in checks if check.kind.is_of_rows})
+    newest = {_key(row, row["name"]): row for row in await connection.fetch(_NEWEST, *columns(keys, 3))}
     timed = [row for row, check in checks if check.kind is CheckKind.FRESHNESS]
     ages = await read_ages(connection, [(row["dataset_uuid"], row["dataset_version"]) for row in timed])
     return ChecksReply(
         checks=[
-            _freshness(row, check, *ages[row["dataset_uuid"], row["dataset_version"]])
+            _freshness(row, check, ages[row["dataset_uuid"], row["dataset_version"]])
             if check.kind is CheckKind.FRESHNESS
-            else _row(row, check, newest.get((row["dataset_uuid"], check.name)))
+            else _row(row, check, newest.get(_key(row, check.name)))
             for row, check in checks
         ]
     )
 
 
-async def read_ages(
-    connection: Connection, generations: Sequence[tuple[UUID, UUID]]
-) -> dict[tuple[UUID, UUID], tuple[int, datetime | None]]:
-    """How many seconds ago the newest commit of each generation was, and when; one without any is as old as itself."""
-    rows = await connection.fetch(_COMMITTED, *columns(list(set(generations)), 2)) if generations else []
-    return {
-        (row["dataset_uuid"], row["dataset_version"]): (
-            max(0, int((row["now"] - (row["committed_at"] or row["created_at"])).total_seconds())),
-            row["committed_at"],
-        )
-        for row in rows
-    }
+def _key(row: asyncpg.Record, check: str) -> tuple[UUID, UUID, str]:
+    return row["dataset_uuid"], row["dataset_version"], check
 
 
 def _row(dataset: asyncpg.Record, check: OutputCheck, result: asyncpg.Record | None) -> CheckRow:
@@ -104,27 +114,24 @@ def _row(dataset: asyncpg.Record, check: OutputCheck, result: asyncpg.Record | N
     fields: dict[str, Any] = {}
     if result is not None:
         bad: CheckState = "failed" if check.severity == "error" else "warned"
-        state = "passed" if result["passed"] and not result["failing_units"] else bad
+        state = "passed" if result["passed"] else bad
         names = ("checked_at", "rows", "offending_rows", "message", "task_id", "units", "failing_units")
         fields = {name: result[name] for name in names}
-        fields |= {"unit": _unit(result["unit"]), "sample": from_json(result["sample"]) or []}
+        fields |= {"unit": _unit(result), "sample": from_json(result["sample"]) or []}
     return _check_row(dataset, check, state, fields)
 
 
-def _freshness(dataset: asyncpg.Record, check: OutputCheck, age: int, committed_at: datetime | None) -> CheckRow:
-    assert check.max_age_seconds is not None
-    state: CheckState = "passed"
-    message = ""
-    if age > check.max_age_seconds:
-        state = "failed" if check.severity == "error" else "warned"
-        message = describe_age(check, age, committed=committed_at is not None)
-    return _check_row(dataset, check, state, {"age_seconds": age, "message": message, "checked_at": committed_at})
-
-
-def describe_age(check: OutputCheck, age: int, *, committed: bool) -> str:
-    assert check.max_age_seconds is not None
-    newest = f"the newest commit is {span(age)} old" if committed else f"nothing was committed for {span(age)}"
-    return f"{newest}, expected at most {span(check.max_age_seconds)}"
+def _freshness(dataset: asyncpg.Record, check: OutputCheck, age: DatasetAge) -> CheckRow:
+    message = age.explain(check)
+    bad: CheckState = "failed" if check.severity == "error" else "warned"
+    fields = {
+        "age_seconds": age.seconds(check.age_of),
+        "committed_at": age.committed_at,
+        "data_at": age.data_at,
+        "message": message,
+        "checked_at": age.newest(check.age_of),
+    }
+    return _check_row(dataset, check, bad if message else "passed", fields)
 
 
 def _check_row(dataset: asyncpg.Record, check: OutputCheck, state: CheckState, fields: dict[str, Any]) -> CheckRow:
@@ -157,13 +164,14 @@ def describe_expected(check: OutputCheck) -> str:
             return f"{columns_text} in {check.dataset}.{check.target}"
         case CheckKind.FRESHNESS:
             assert check.max_age_seconds is not None
-            return f"newest commit at most {span(check.max_age_seconds)} old"
+            newest = "block" if check.age_of == "data" else "commit"
+            return f"newest {newest} at most {span(check.max_age_seconds)} old"
         case _:
             return "no row of " + " ".join((check.query or "").split())[:120]
 
 
-def _unit(key: str | None) -> str | None:
-    return None if key is None else unit_words(key)
+def _unit(result: asyncpg.Record) -> str | None:
+    return None if result["unit"] is None else unit_words(result["unit"], result["grid"])
 
 
 async def list_results(
@@ -175,8 +183,29 @@ async def list_results(
         raise TraceError("dataset_not_found")
     rows = await connection.fetch(_RESULTS, dataset_uuid, org_id, check, failed, limit)
     return CheckResultsReply(
-        results=[
-            to_struct(CheckResultRow, row, unit=_unit(row["unit"]), sample=from_json(row["sample"]) or [])
-            for row in rows
-        ]
+        results=[to_struct(CheckResultRow, row, unit=_unit(row), sample=from_json(row["sample"]) or []) for row in rows]
     )
+
+
+async def list_org_results(connection: Connection, request: OrgCheckResultsRequest) -> OrgCheckResultsReply:
+    """A page of the results of an org, newest first. A result that is stored meanwhile is on no later page."""
+    page = request.page
+    position = (
+        (None, UUID(int=0), 0, 0, "")
+        if page is None
+        else (page.checked_at, page.task_id, page.attempt, page.output_index, page.name)
+    )
+    rows = await connection.fetch(_RESULTS_OF_ORG, request.org, *position, request.limit, request.samples)
+    results = [
+        to_struct(OrgCheckResult, row, unit=_unit(row), sample=from_json(row["sample"]) or [])
+        for row in rows
+        if not row["is_removed"]
+    ]
+    return OrgCheckResultsReply(
+        results=results,
+        next=_position(rows[-1]) if len(rows) == request.limit else None,
+    )
+
+
+def _position(row: asyncpg.Record) -> CheckResultPosition:
+    return CheckResultPosition(**{name: row[name] for name in CheckResultPosition.__struct_fields__})

@@ -19,7 +19,8 @@ from tracelake.wire.task_calls import DataFile
 _FILE = """
     SELECT m.objects -> $6::int
     FROM datasets d JOIN manifests m USING (dataset_uuid)
-    WHERE d.org_id = $1 AND d.name = $2 AND m.dataset_version = $3 AND m.unit = $4 AND m.revision = $5"""
+    WHERE d.org_id = $1 AND d.name = $2 AND d.removed_at IS NULL
+      AND m.dataset_version = $3 AND m.unit = $4 AND m.revision = $5"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.predicates import is_failed_for_good, is_open
+from tracelake.dispatcher.predicates import awaits_sink, in_removed_dag, is_dead, is_failed_for_good, is_open
 from tracelake.dispatcher.records import to_struct
+from tracelake.dispatcher.views.given_up import count_given_up
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.errors import TraceError
 from tracelake.wire.dags import BuildProgress, DagRow, DagsReply, DagVersionRow, DagVersionsReply
@@ -15,23 +16,47 @@ _OPEN_AND_FAILED = f"""
     count(*) FILTER (WHERE t.status <> 'Failed' OR t.next_retry_at IS NOT NULL) AS open,
     count(*) FILTER (WHERE {is_failed_for_good("t")}) AS failed"""
 
-# Open tasks are those of every definition that a job of the DAG has had: older ones finish under their own. Of each DAG
-# no more than the cap are looked at: a long history of failures is read by nobody, and must not hold up who reads.
+# Open tasks are those of every definition that a job of the DAG has had: older ones finish under their own. Failed ones
+# are those of the active version, and of the one that is being built: nobody has to act on those of other versions. Of
+# each DAG no more than the cap are counted: nobody reads a long history of failures.
 _DAGS = f"""
     SELECT v.dag_name AS name, v.versions, active.number AS active_version, building.number AS building_version,
-           a.cutover_at AS activated_at, coalesce(t.open, 0) AS open_tasks, coalesce(t.failed, 0) AS failed_tasks,
-           coalesce(t.counted, 0) = {CAP} AS more,
+           a.cutover_at AS activated_at, t.open AS open_tasks, failed.active AS failed_tasks,
+           failed.building AS failed_building, gaps.units AS gaps, letters.batches AS dead_letters,
+           {CAP} IN (t.open, failed.counted, letters.batches) AS more,
            (SELECT count(*) FROM dag_version_jobs j WHERE j.dag_version_id = d.active_version) AS jobs
     FROM (SELECT dag_name, count(*) AS versions FROM dag_versions WHERE org_id = $1 GROUP BY dag_name) v
     LEFT JOIN dags d ON d.org_id = $1 AND d.dag_name = v.dag_name
     LEFT JOIN dag_versions active ON active.dag_version_id = d.active_version
     LEFT JOIN dag_versions building ON building.dag_version_id = d.building_version
     LEFT JOIN activations a ON a.org_id = $1 AND a.dag_name = v.dag_name AND a.state = 'Active'
-    LEFT JOIN LATERAL (
-        SELECT {_OPEN_AND_FAILED}, count(*) AS counted
-        FROM (SELECT t.status, t.next_retry_at, t.skipped_at
-              FROM jobs j JOIN tasks t ON t.job_id = j.job_id AND {is_open("t")}
-              WHERE j.org_id = $1 AND j.dag_name = v.dag_name LIMIT {CAP}) t) t ON true
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS open
+        FROM (SELECT FROM jobs j JOIN tasks t ON t.job_id = j.job_id AND {is_open("t")} AND t.finished_at IS NULL
+              WHERE j.org_id = $1 AND j.dag_name = v.dag_name LIMIT {CAP}) t) t
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS counted, count(*) FILTER (WHERE f.is_active) AS active,
+               count(*) FILTER (WHERE NOT f.is_active) AS building
+        FROM (SELECT s.is_active FROM (
+                  SELECT n.job_id, bool_or(vj.dag_version_id = d.active_version) AS is_active
+                  FROM dag_version_jobs vj JOIN jobs j ON j.job_id = vj.job_id
+                  CROSS JOIN LATERAL (
+                      SELECT m.job_id FROM jobs m WHERE m.node_id = j.node_id UNION SELECT j.job_id) n
+                  WHERE vj.dag_version_id IN (d.active_version, d.building_version) GROUP BY n.job_id) s
+              JOIN tasks t ON t.job_id = s.job_id AND {is_failed_for_good("t")} LIMIT {CAP}) f) failed
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum({count_given_up("j.node_id")}), 0)::bigint AS units
+        FROM dag_version_jobs vj JOIN jobs j ON j.job_id = vj.job_id
+        WHERE vj.dag_version_id = d.active_version) gaps
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS batches
+        FROM (SELECT FROM (
+                  SELECT DISTINCT o.dataset_uuid
+                  FROM dag_version_jobs vj JOIN job_outputs o ON o.job_id = vj.job_id
+                  JOIN buffered_tables b ON b.dataset_uuid = o.dataset_uuid
+                  WHERE vj.dag_version_id = d.active_version) b
+              JOIN buffer_publishes p ON p.dataset_uuid = b.dataset_uuid AND {is_dead("p")} LIMIT {CAP}) p) letters
+    WHERE d.removed_at IS NULL
     ORDER BY v.dag_name"""  # noqa: S608 - constants only
 
 _VERSIONS = f"""
@@ -41,7 +66,7 @@ _VERSIONS = f"""
            (SELECT count(*) FROM dag_version_jobs j WHERE j.dag_version_id = v.dag_version_id) AS jobs,
            (SELECT max(a.cutover_at) FROM activations a WHERE a.dag_version_id = v.dag_version_id) AS activated_at
     FROM dag_versions v LEFT JOIN dags d USING (org_id, dag_name)
-    WHERE v.org_id = $1 AND v.dag_name = $2
+    WHERE v.org_id = $1 AND v.dag_name = $2 AND d.removed_at IS NULL
     ORDER BY v.number DESC LIMIT {MAX_VERSIONS}"""  # noqa: S608 - constants only
 
 # What is built are the nodes whose edges are staged. Their tasks are counted as long as the build lasts, and no longer.
@@ -49,16 +74,26 @@ _BUILD = f"""
     WITH staged AS (
         SELECT DISTINCT e.node_id FROM dag_version_jobs v JOIN jobs j USING (job_id) JOIN edges e USING (node_id)
         WHERE v.dag_version_id = $1 AND e.phase = 'Staged'),
-    built AS (SELECT j.job_id FROM jobs j JOIN staged USING (node_id))
+    built AS (SELECT j.job_id FROM jobs j JOIN staged USING (node_id)),
+    batches AS (
+        SELECT p.dead_at, p.dropped_at, p.released_at, p.committed_at
+        FROM buffered_tables b JOIN buffer_publishes p USING (dataset_uuid) JOIN tasks t USING (task_id)
+        JOIN built USING (job_id)
+        WHERE b.dataset_uuid IN (SELECT o.dataset_uuid FROM built JOIN job_outputs o USING (job_id))
+          AND p.released_at IS NOT NULL AND p.committed_at IS NULL AND ({awaits_sink("p")} OR {is_dead("p")})
+        LIMIT {CAP})
     SELECT (SELECT count(*) FROM (SELECT FROM built JOIN tasks t USING (job_id) LIMIT {CAP}) x) AS made, live.*,
            (SELECT count(*) FROM edges e JOIN staged USING (node_id)
-            WHERE e.phase = 'Staged' AND e.position < coalesce(e.drain_until, 9223372036854775807)) AS draining_edges
+            WHERE e.phase = 'Staged' AND e.position < coalesce(e.drain_until, 9223372036854775807)) AS draining_edges,
+           (SELECT count(*) FROM batches WHERE {awaits_sink()}) AS waiting_batches,
+           (SELECT count(*) FROM batches WHERE {is_dead()}) AS dead_letters
     FROM (SELECT {_OPEN_AND_FAILED} FROM (SELECT t.status, t.next_retry_at, t.skipped_at
                 FROM built JOIN tasks t ON t.job_id = built.job_id AND {is_open("t")}
                 LIMIT {CAP}) t) live"""  # noqa: S608 - constants only
 
-_SOURCE = "SELECT source FROM dag_versions WHERE org_id = $1 AND dag_name = $2 AND number = $3"
-_EXISTS = "SELECT EXISTS (SELECT FROM dag_versions WHERE org_id = $1 AND dag_name = $2)"
+_LISTED = f"v.org_id = $1 AND v.dag_name = $2 AND NOT {in_removed_dag('v')}"
+_SOURCE = f"SELECT v.source FROM dag_versions v WHERE {_LISTED} AND v.number = $3"  # noqa: S608 - constants only
+_EXISTS = f"SELECT EXISTS (SELECT FROM dag_versions v WHERE {_LISTED})"  # noqa: S608 - constants only
 
 
 async def list_dags(connection: Connection, org_id: UUID) -> DagsReply:

@@ -113,7 +113,7 @@ async def load_columns(
     row = await connection.fetchrow(_COLUMNS, dataset["dataset_uuid"], dataset["current_version"])
     assert row is not None
     descriptions = {} if publication is None else publication.column_descriptions
-    if row["columns"] is None or dataset["storage"] == "buffered":
+    if row["columns"] is None or dataset["storage"] in ("buffered", "postgres"):
         if row["schema"] is None:
             return [], False
         schema = msgspec.json.decode(row["schema"], type=Schema)

@@ -1,6 +1,7 @@
 """Datasets: what counts of each, and its generations, pointers, consumers and invalidations."""
 
 from collections import defaultdict
+from collections.abc import Collection
 from uuid import UUID
 
 import asyncpg
@@ -10,9 +11,11 @@ from tracelake.dispatcher.predicates import awaits_sink
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.checks import list_checks
 from tracelake.dispatcher.views.dataset_content import load_columns, load_content, load_publication
+from tracelake.dispatcher.views.files import read_boundary
 from tracelake.dispatcher.views.given_up import IS_GIVEN_UP, load_given_up
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS, from_json, to_edge
+from tracelake.dispatcher.views.words import decode_grid, window_words
 from tracelake.errors import TraceError
 from tracelake.model.buffered import table_name, view_names
 from tracelake.wire.datasets import (
@@ -47,7 +50,8 @@ _DATASETS = f"""
         JOIN job_outputs o USING (job_id) JOIN datasets i ON i.dataset_uuid = s.dataset_uuid
         WHERE s.org_id = $1 ORDER BY o.dataset_uuid, o.dataset_version, s.since)
     SELECT d.dataset_uuid, d.name, d.storage, d.published, d.dag_name AS dag, n.job_name AS job, d.current_version,
-           d.staged_version, g.schema, e.max_cursor, e.updated_at, coalesce(w.writers, '{{}}') AS writers,
+           d.staged_version, g.schema, g.units, r.first, r.last, e.max_cursor, e.updated_at,
+           coalesce(w.writers, '{{}}') AS writers,
            s.because AS stale_because, s.job AS stale_job, s.since AS stale_since, s.rebuilding,
            CASE WHEN d.storage = 'buffered' THEN (SELECT count(*) FROM (
                SELECT FROM buffer_publishes p WHERE p.dataset_uuid = d.dataset_uuid
@@ -71,7 +75,8 @@ _DATASETS = f"""
                JOIN tasks t USING (node_id) WHERE {IS_GIVEN_UP} LIMIT {CAP}) x) AS given_up_units
     FROM datasets d
     LEFT JOIN LATERAL (
-        SELECT sum(upper(block) - lower(block)) AS blocks, greatest(count(*) - 1, 0) AS gap_count FROM (
+        SELECT sum(upper(block) - lower(block)) AS blocks, greatest(count(*) - 1, 0) AS gap_count,
+               min(lower(block)) AS first, max(upper(block)) - 1 AS last FROM (
             SELECT unnest(range_agg(numrange(r.range_start, r.range_end::numeric + 1))) AS block
             FROM dataset_runs r
             WHERE r.dataset_uuid = d.dataset_uuid AND r.dataset_version = d.current_version) runs) r ON true
@@ -83,11 +88,24 @@ _DATASETS = f"""
             SELECT v.cursor, v.created_at FROM events v
             WHERE v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version AND v.routed_seq IS NOT NULL
             ORDER BY v.routed_seq DESC LIMIT {NEWEST}) newest) e ON true
-    WHERE d.org_id = $1 AND ($2::text IS NULL OR d.name = $2) AND left(d.name, 1) <> '_'
+    WHERE d.org_id = $1 AND ($2::text IS NULL OR d.name = $2) AND left(d.name, 1) <> '_' AND d.removed_at IS NULL
     ORDER BY d.name"""  # noqa: S608 - constants only
 
+# Datasets of active versions whose sources, all of them, are webhooks with a unit for each delivery.
+_OF_DELIVERIES = """
+    WITH RECURSIVE wiring AS MATERIALIZED (
+        SELECT DISTINCT e.dataset_uuid AS source, o.dataset_uuid AS target,
+               coalesce(j.document #>> '{source,unit}' = 'delivery', false) AS delivers
+        FROM dags a JOIN dag_version_jobs v ON v.dag_version_id = a.active_version
+        JOIN jobs j USING (job_id) JOIN job_outputs o USING (job_id) LEFT JOIN edges e ON e.node_id = j.node_id
+        WHERE a.org_id = $1),
+    origins AS (
+        SELECT target AS dataset_uuid, delivers FROM wiring WHERE source IS NULL
+        UNION SELECT w.target, origins.delivers FROM origins JOIN wiring w ON w.source = origins.dataset_uuid)
+    SELECT dataset_uuid FROM origins GROUP BY dataset_uuid HAVING bool_and(delivers)"""
+
 _TABLE = """
-    SELECT t.on_conflict, t.version_column, t.max_depth AS max_queue_depth,
+    SELECT t.on_conflict, t.version_column, t.on_change, t.max_depth AS max_queue_depth,
            t.max_age_seconds AS max_queue_age_seconds, o.name AS org, c.commit_seq AS last_commit, c.committed_at
     FROM buffered_tables t JOIN orgs o USING (org_id)
     LEFT JOIN LATERAL (
@@ -98,7 +116,7 @@ _TABLE = """
 
 # Files are committed by manifests. Each commit of a table is announced, with its number, and nothing else of it is.
 _GENERATIONS = f"""
-    SELECT g.dataset_version, g.config_hash, g.schema_hash, g.created_at,
+    SELECT g.dataset_version, g.config_hash, g.schema_hash, g.created_at, g.units,
            (SELECT max(cursor) FROM (SELECT v.cursor FROM events v WHERE v.dataset_uuid = g.dataset_uuid
                 AND v.dataset_version = g.dataset_version AND v.routed_seq IS NOT NULL
                 ORDER BY v.routed_seq DESC LIMIT {NEWEST}) x) AS max_cursor,
@@ -138,7 +156,9 @@ _INVALIDATIONS = f"""
 
 
 async def list_datasets(connection: Connection, org_id: UUID) -> DatasetsReply:
-    return DatasetsReply(datasets=[_dataset(row) for row in await connection.fetch(_DATASETS, org_id, None)])
+    of_deliveries = await _find_of_deliveries(connection, org_id)
+    rows = await connection.fetch(_DATASETS, org_id, None)
+    return DatasetsReply(datasets=[_dataset(row, of_deliveries) for row in rows])
 
 
 async def dataset_detail(connection: Connection, org_id: UUID, name: str) -> DatasetDetail:
@@ -150,12 +170,13 @@ async def dataset_detail(connection: Connection, org_id: UUID, name: str) -> Dat
     publication = await load_publication(connection, org_id, row)
     columns, complete = await load_columns(connection, row, publication)
     return DatasetDetail(
-        dataset=_dataset(row),
+        dataset=_dataset(row, await _find_of_deliveries(connection, org_id)),
         description="" if publication is None else publication.description,
         owner="" if publication is None else publication.contact,
         columns=columns,
         columns_complete=complete,
         checks=(await list_checks(connection, org_id, name)).checks,
+        units=decode_grid(row["units"]),
         content=await load_content(connection, row),
         given_up=given_up.first,
         given_up_count=given_up.number,
@@ -168,8 +189,10 @@ async def dataset_detail(connection: Connection, org_id: UUID, name: str) -> Dat
             for item in await connection.fetch(_CONSUMERS, uuid, org_id)
         ],
         invalidations=[
-            to_struct(InvalidationRow, item) for item in await connection.fetch(_INVALIDATIONS, uuid, org_id)
+            to_struct(InvalidationRow, item, window=window_words(row["units"], item["start"], item["end"]))
+            for item in await connection.fetch(_INVALIDATIONS, uuid, org_id)
         ],
+        boundary=await read_boundary(connection, (uuid, row["current_version"])),
     )
 
 
@@ -185,8 +208,11 @@ async def _generations(connection: Connection, dataset: asyncpg.Record) -> list[
     rows = await connection.fetch(_GENERATIONS, dataset["dataset_uuid"], dataset["storage"] == "buffered")
     ranges: dict[UUID, list[RunRow]] = defaultdict(list)
     versions = [row["dataset_version"] for row in rows]
+    grids = {row["dataset_version"]: row["units"] for row in rows}
     for run in await connection.fetch(_RUNS, dataset["dataset_uuid"], versions):
-        ranges[run["dataset_version"]].append(to_struct(RunRow, run, unit_size=int(run["unit_size"])))
+        window = window_words(grids[run["dataset_version"]], run["start"], run["end"])
+        run_row = to_struct(RunRow, run, unit_size=int(run["unit_size"]), window=window)
+        ranges[run["dataset_version"]].append(run_row)
     states = {dataset["staged_version"]: "staged", dataset["current_version"]: "current"}
     return [
         to_struct(GenerationRow, row, state=states.get(version, "past"), ranges=ranges.get(version, []))
@@ -194,11 +220,17 @@ async def _generations(connection: Connection, dataset: asyncpg.Record) -> list[
     ]
 
 
-def _dataset(row: asyncpg.Record) -> DatasetRow:
+async def _find_of_deliveries(connection: Connection, org_id: UUID) -> frozenset[UUID]:
+    return frozenset(row["dataset_uuid"] for row in await connection.fetch(_OF_DELIVERIES, org_id))
+
+
+def _dataset(row: asyncpg.Record, of_deliveries: Collection[UUID]) -> DatasetRow:
     blocks = None if row["blocks"] is None else int(row["blocks"])
     stale = None
     if row["stale_because"] is not None:
         stale = StaleRow(
             because=row["stale_because"], job=row["stale_job"], since=row["stale_since"], rebuilding=row["rebuilding"]
         )
-    return to_struct(DatasetRow, row, blocks=blocks, stale=stale)
+    windows = None if row["first"] is None else window_words(row["units"], int(row["first"]), int(row["last"]))
+    is_of_deliveries = row["dataset_uuid"] in of_deliveries
+    return to_struct(DatasetRow, row, blocks=blocks, of_deliveries=is_of_deliveries, windows=windows, stale=stale)

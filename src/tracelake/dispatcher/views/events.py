@@ -23,7 +23,10 @@ from tracelake.errors import TraceError
 from tracelake.wire.base import MAX_CURSOR
 from tracelake.wire.datasets import EventKey, EventRow, EventsPage
 
-_DATASETS = "SELECT dataset_uuid, name FROM datasets WHERE org_id = $1 AND ($2::text IS NULL OR name = $2)"
+_DATASETS = """
+    SELECT dataset_uuid, name FROM datasets
+    WHERE org_id = $1 AND ($2::text IS NULL OR name = $2) AND ($3::text[] IS NULL OR dag_name = ANY($3))
+      AND removed_at IS NULL"""
 
 _NEWEST = """
     SELECT d.dataset_uuid, v.event_id, v.fits FROM unnest($1::uuid[]) AS d(dataset_uuid) CROSS JOIN LATERAL (
@@ -38,7 +41,7 @@ _FOLLOWING = """
 _GIVEN = f"""
     SELECT d.dataset_uuid, d.name, {EVENT_COLUMNS}
     FROM unnest($2::text[], $3::bigint[]) AS k(name, event_id)
-    JOIN datasets d ON d.org_id = $1 AND d.name = k.name
+    JOIN datasets d ON d.org_id = $1 AND d.name = k.name AND d.removed_at IS NULL
     CROSS JOIN LATERAL (
         SELECT * FROM events e WHERE e.dataset_uuid = d.dataset_uuid AND e.event_id = k.event_id) v
     ORDER BY v.event_id"""  # noqa: S608 - constants only
@@ -61,11 +64,13 @@ class EventFilter:
     limit: int = 50
     cursor: int | None = None
     after: int | None = None
+    dags: Sequence[str] | None = None
+    """Only events of datasets of these; None: of all."""
 
 
 async def list_events(connection: Connection, org_id: UUID, ids: OrgIds, filters: EventFilter) -> EventsPage:
     """Lists events, the newest first."""
-    names = await _names(connection, org_id, filters.dataset)
+    names = await _names(connection, org_id, filters)
     share = paging.per_source(filters.limit, len(names), filtered=filters.state is not None)
     below = MAX_CURSOR if filters.cursor is None else ids.events.open(filters.cursor)
     rows = await connection.fetch(_NEWEST, list(names), below, share, filters.state)
@@ -98,7 +103,7 @@ async def list_following(
         raise TraceError(
             "body_invalid", "Expected either after or cursor, received both: pass `next` as after.", field="cursor"
         )
-    names = await _names(connection, org_id, filters.dataset)
+    names = await _names(connection, org_id, filters)
     position = ids.events.open(filters.after)
     if horizon < position < MAX_CURSOR and position > await last_event_id(connection):
         raise TraceError(
@@ -136,8 +141,9 @@ async def _events(
     ]
 
 
-async def _names(connection: Connection, org_id: UUID, dataset: str | None) -> dict[UUID, str]:
-    names = {row["dataset_uuid"]: row["name"] for row in await connection.fetch(_DATASETS, org_id, dataset)}
-    if dataset is not None and not names:
+async def _names(connection: Connection, org_id: UUID, filters: EventFilter) -> dict[UUID, str]:
+    rows = await connection.fetch(_DATASETS, org_id, filters.dataset, filters.dags)
+    names = {row["dataset_uuid"]: row["name"] for row in rows}
+    if filters.dataset is not None and not names:
         raise TraceError("dataset_not_found")
     return names

@@ -7,9 +7,12 @@ import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.read_pins import LivePin
+from tracelake.dispatcher.removed_names import find_removed_dataset
 from tracelake.errors import TraceError
 from tracelake.model.dag import Schema
 from tracelake.model.job import Storage
+from tracelake.wire.direct import DirectTable
 from tracelake.wire.platform import DatasetFilesReply, DatasetFilesRequest, FilesPage
 from tracelake.wire.task_calls import DataFile, FilesReply, FileUnit, TableColumn
 
@@ -57,13 +60,17 @@ _START_BEFORE = """
 
 _NEWEST = "SELECT max(created_at) FROM manifests WHERE dataset_uuid = $1 AND dataset_version = $2"
 
+_BOUNDARY = "SELECT boundary FROM live_boundaries WHERE dataset_uuid = $1 AND dataset_version = $2"
+
 _HAS_UNITS = "SELECT EXISTS (SELECT FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2)"
 
 _BY_UUID = "SELECT dataset_uuid, current_version, storage FROM datasets WHERE dataset_uuid = $1"
 
 _BY_NAME = """
     SELECT d.dataset_uuid, d.current_version, d.storage
-    FROM datasets d JOIN orgs o USING (org_id) WHERE o.name = $1 AND d.name = $2"""
+    FROM datasets d JOIN orgs o USING (org_id) WHERE o.name = $1 AND d.name = $2 AND d.removed_at IS NULL"""
+
+_ORG = "SELECT org_id FROM orgs WHERE name = $1"
 
 _IS_GENERATION = """
     SELECT EXISTS (SELECT FROM dataset_versions
@@ -79,7 +86,7 @@ _DECLARED = """
         WHERE j.job_id = $1 LIMIT 1) v
     JOIN datasets d ON d.dataset_uuid = $2 AND d.org_id = v.org_id
     CROSS JOIN LATERAL json_array_elements(v.document->'publish') AS p(publish)
-    WHERE p.publish->>'name' = d.name AND p.publish->>'write_mode' = 'buffered'"""
+    WHERE p.publish->>'name' = d.name AND p.publish->>'storage' IN ('postgres', 'live')"""
 
 _FIRST, _LAST = 0, 2**63 - 1
 
@@ -119,10 +126,34 @@ async def list_files(
     return FilesReply(units=units, next=unit_rows[PAGE - 1]["range_start"], as_of=newest)
 
 
+async def list_live_files(
+    connection: Connection,
+    generation: tuple[UUID, UUID],
+    start: int | None,
+    end: int | None,
+    after: int | None,
+    pin: LivePin,
+) -> FilesReply:
+    """Lists the files of a live dataset that end at or below the boundary. Units above it were committed before one
+    that is missing below them; their rows are read from the table."""
+    last = _LAST if end is None else end
+    if pin.boundary is not None:
+        last = min(last, pin.boundary)
+    if (start or 0) > last:
+        return FilesReply(units=[])
+    return await list_files(connection, generation, start, last, after, pin.as_of)
+
+
+async def read_boundary(connection: Connection, generation: tuple[UUID, UUID]) -> int | None:
+    """Where the files of a live dataset end; None for every other one, and for one whose table has no row yet."""
+    boundary: int | None = await connection.fetchval(_BOUNDARY, *generation)
+    return boundary
+
+
 async def list_columns(
     connection: Connection, generation: tuple[UUID, UUID], reader: UUID | None = None
 ) -> list[TableColumn]:
-    """Lists the columns of a buffered generation; none for one that no document made: it has no table.
+    """Lists the columns of a generation that is a table; none for one that no document made: it has no table.
 
     A job of the same DAG (`reader`) gets what its own version declares, however the table has grown since: it goes on
     writing what it wrote before. Everybody else gets what is declared now.
@@ -140,6 +171,23 @@ async def read_schema(connection: Connection, dataset_uuid: UUID) -> Schema | No
     return None if schema is None else msgspec.json.decode(schema, type=Schema)
 
 
+_DIRECT = """
+    SELECT t.dataset_uuid, t.org_id, o.name AS org, d.name, t.schema,
+           (extract(epoch FROM t.changed_at) * 1000000)::bigint AS revision, b.boundary
+    FROM direct_tables t JOIN datasets d USING (dataset_uuid) JOIN orgs o ON o.org_id = t.org_id
+    LEFT JOIN live_boundaries b ON b.dataset_uuid = d.dataset_uuid AND b.dataset_version = d.current_version
+    WHERE t.dataset_uuid = $1"""
+
+
+async def read_direct_table(connection: Connection, dataset_uuid: UUID) -> DirectTable | None:
+    """Reads how a table is kept that tasks write directly; None if the dataset has none."""
+    row = await connection.fetchrow(_DIRECT, dataset_uuid)
+    if row is None:
+        return None
+    fields = dict(row) | {"schema": msgspec.json.decode(row["schema"], type=Schema)}
+    return DirectTable(**fields)
+
+
 async def list_dataset_files(connection: Connection, body: DatasetFilesRequest) -> DatasetFilesReply:
     """Lists files for services, of any org. Needs a connection that sees one moment (REPEATABLE READ).
 
@@ -147,9 +195,13 @@ async def list_dataset_files(connection: Connection, body: DatasetFilesRequest) 
     """
     storage, generation = await _find_generation(connection, body)
     dataset_uuid, dataset_version = generation
-    if storage == Storage.BUFFERED:
+    if storage in (Storage.BUFFERED, Storage.POSTGRES):
         columns = await list_columns(connection, generation)
+        if storage == Storage.POSTGRES and not columns:
+            raise _without_rows(body)
         return DatasetFilesReply(dataset_uuid=dataset_uuid, dataset_version=dataset_version, units=[], columns=columns)
+    if storage == Storage.LIVE:
+        return await _list_live(connection, body, generation)
     if body.page is not None:
         last = _LAST if body.end is None else body.end
         units, after = await _list_as_of(connection, generation, last, body.page.after, body.page.as_of)
@@ -165,21 +217,60 @@ async def list_dataset_files(connection: Connection, body: DatasetFilesRequest) 
     return DatasetFilesReply(dataset_uuid=dataset_uuid, dataset_version=dataset_version, units=units, next=more)
 
 
+async def _list_live(
+    connection: Connection, body: DatasetFilesRequest, generation: tuple[UUID, UUID]
+) -> DatasetFilesReply:
+    if body.page is None:
+        boundary = await read_boundary(connection, generation)
+        pin = LivePin(await connection.fetchval(_NEWEST, *generation), boundary)
+    else:
+        pin = LivePin(body.page.as_of, body.page.boundary)
+    after = None if body.page is None else body.page.after
+    files = FilesReply(units=[])
+    if pin.as_of is not None:
+        files = await list_live_files(connection, generation, body.start, body.end, after, pin)
+    more = None
+    if files.next is not None and pin.as_of is not None:
+        more = FilesPage(dataset_version=generation[1], after=files.next, as_of=pin.as_of, boundary=pin.boundary)
+    return DatasetFilesReply(
+        dataset_uuid=generation[0],
+        dataset_version=generation[1],
+        units=files.units,
+        next=more,
+        columns=await list_columns(connection, generation),
+        live=True,
+        boundary=pin.boundary,
+    )
+
+
 async def _find_generation(connection: Connection, body: DatasetFilesRequest) -> tuple[str, tuple[UUID, UUID]]:
     if body.dataset_uuid is not None:
         dataset = await connection.fetchrow(_BY_UUID, body.dataset_uuid)
     else:
         dataset = await connection.fetchrow(_BY_NAME, body.org, body.name)
     if dataset is None:
-        raise TraceError("dataset_not_found")
-    if dataset["storage"] not in (Storage.S3, Storage.BUFFERED):
-        message = "Expected a dataset of files or a buffered dataset; this one has no rows."
-        raise TraceError("body_invalid", message, field="name" if body.dataset_uuid is None else "dataset_uuid")
+        raise await _missing(connection, body)
+    if dataset["storage"] == Storage.NONE:
+        raise _without_rows(body)
     requested_version = body.page.dataset_version if body.page else body.dataset_version
     generation = (dataset["dataset_uuid"], requested_version or dataset["current_version"])
     if requested_version is not None and not await connection.fetchval(_IS_GENERATION, *generation):
         raise TraceError("dataset_not_found", "The dataset has no such generation.", field="dataset_version")
     return dataset["storage"], generation
+
+
+async def _missing(connection: Connection, body: DatasetFilesRequest) -> TraceError:
+    """A name may be of a dataset that was removed."""
+    removed_error = None
+    if body.name is not None:
+        org_id = await connection.fetchval(_ORG, body.org)
+        removed_error = await find_removed_dataset(connection, org_id, body.name)
+    return removed_error or TraceError("dataset_not_found")
+
+
+def _without_rows(body: DatasetFilesRequest) -> TraceError:
+    message = "Expected a dataset of files or a table; this one has no rows."
+    return TraceError("body_invalid", message, field="name" if body.dataset_uuid is None else "dataset_uuid")
 
 
 async def _start_before(connection: Connection, generation: tuple[UUID, UUID], start: int | None) -> int:

@@ -27,6 +27,21 @@ IS_GIVEN_UP = """
               OR (c.status = 'Failed' AND (c.next_retry_at IS NOT NULL OR c.skipped_at IS NULL))))"""
 """Of a task `t`: its unit was given up, and no other task of the unit was or will be completed."""
 
+MOST_LOOKED_AT = 1_000
+
+
+def count_given_up(node_id: str) -> str:
+    """A subquery that counts the given-up units of a node, for lists: it looks at no more than 1,000 tasks that were
+    skipped or canceled, the first by position. `node_id` is the column that names the node."""
+    return f"""(
+        SELECT count(*) FROM (
+            SELECT t.node_id, t.edge, t.unit_end, t.unit_key, t.skipped_at, t.status, t.next_retry_at FROM tasks t
+            WHERE t.node_id = {node_id} AND t.unit_key IS NOT NULL
+              AND (t.skipped_at IS NOT NULL OR t.status = 'Canceled')
+            ORDER BY t.unit_start LIMIT {MOST_LOOKED_AT}) t
+        WHERE {IS_GIVEN_UP})"""  # noqa: S608 - constants only
+
+
 # Inputs whose units become units of the output are followed upstream; others are looked things up in.
 _GIVEN_UP = f"""
     WITH RECURSIVE made_by AS (

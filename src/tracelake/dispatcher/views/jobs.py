@@ -11,7 +11,8 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.predicates import is_failed_for_good, is_open, is_ready
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.dags import not_found
-from tracelake.dispatcher.views.paging import CAP
+from tracelake.dispatcher.views.given_up import count_given_up
+from tracelake.dispatcher.views.paging import CAP, LOOKED_AT
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS, to_edge
 from tracelake.model.dag import JobDocument
@@ -20,13 +21,28 @@ from tracelake.wire.jobs import EdgeRow, JobOutputRow, JobRow, JobsReply
 
 _VERSION = """
     SELECT v.dag_version_id, v.number, v.document FROM dag_versions v LEFT JOIN dags d USING (org_id, dag_name)
-    WHERE v.org_id = $1 AND v.dag_name = $2
+    WHERE v.org_id = $1 AND v.dag_name = $2 AND d.removed_at IS NULL
       AND CASE WHEN $3::int IS NULL THEN v.dag_version_id = d.active_version ELSE v.number = $3 END"""
+
+_LEAST_DONE = 100
+"""How many of its newest tasks are looked at for each job, at least."""
+
+_DONE = """
+    SELECT j.job_id, count(t.status) > $2 AS done_more, count(*) FILTER (WHERE t.status = 'Completed') AS done
+    FROM unnest($1::uuid[]) AS v(job_id) JOIN jobs j USING (job_id)
+    LEFT JOIN LATERAL (
+        SELECT n.status
+        FROM (SELECT s.job_id FROM jobs s WHERE s.node_id = j.node_id UNION SELECT j.job_id) same
+        CROSS JOIN LATERAL (
+            SELECT status FROM tasks WHERE job_id = same.job_id ORDER BY task_id DESC LIMIT $2 + 1) n
+        LIMIT $2 + 1) t ON true
+    GROUP BY j.job_id"""
 
 # A definition that differs in limits alone is another row of the same node, and the node's open tasks are the job's.
 _JOBS = f"""
     SELECT j.job_id, j.node_id, j.name, j.runtime, j.operator, j.strategy, j.priority, j.max_concurrency, j.document,
-           t.queued, t.running, t.held, t.retrying, t.failed, t.counted = {CAP} AS more
+           t.queued, t.running, t.held, t.retrying, t.failed, t.counted = {CAP} AS more,
+           {count_given_up("j.node_id")} AS gaps
     FROM dag_version_jobs v JOIN jobs j USING (job_id)
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE {is_ready("t")}) AS queued,
@@ -79,16 +95,22 @@ async def list_jobs(connection: Connection, org_id: UUID, dag: str, number: int 
     rows = sorted(
         await connection.fetch(_JOBS, version["dag_version_id"]), key=lambda row: order.get(row["name"], len(order))
     )
+    job_ids = [row["job_id"] for row in rows]
+    share = min(CAP, max(_LEAST_DONE, LOOKED_AT // max(len(rows), 1)))
+    done = {row["job_id"]: row for row in await connection.fetch(_DONE, job_ids, share)}
     edges: dict[UUID, list[EdgeRow]] = defaultdict(list)
     edge_rows = await connection.fetch(_EDGES, [row["node_id"] for row in rows if row["node_id"]])
     pressure = await read_pressure(connection, org_id) if edge_rows else None
     for edge in edge_rows:
         edges[edge["node_id"]].append(_edge(edge, pressure))
-    outputs = await _with_letters(connection, await read_outputs(connection, [row["job_id"] for row in rows]))
+    outputs = await _with_letters(connection, await read_outputs(connection, job_ids))
     return JobsReply(
         dag=dag,
         version=version["number"],
-        jobs=[_job(dag, row, edges.get(row["node_id"], []), outputs.get(row["job_id"], [])) for row in rows],
+        jobs=[
+            _job(dag, row, done[row["job_id"]], edges.get(row["node_id"], []), outputs.get(row["job_id"], []))
+            for row in rows
+        ],
     )
 
 
@@ -126,7 +148,9 @@ def _edge(row: asyncpg.Record, pressure: Pressure | None) -> EdgeRow:
     return msgspec.structs.replace(edge, state="paused" if cause.state == "paused" else "stopped")
 
 
-def _job(dag: str, row: asyncpg.Record, inputs: list[EdgeRow], outputs: list[JobOutputRow]) -> JobRow:
+def _job(
+    dag: str, row: asyncpg.Record, done: asyncpg.Record, inputs: list[EdgeRow], outputs: list[JobOutputRow]
+) -> JobRow:
     definition: dict[str, Any] = {"activation": "reactive"}
     if row["document"] is not None:
         # A source that only emits runs nothing; its row has stand-ins where its document has none.
@@ -138,4 +162,5 @@ def _job(dag: str, row: asyncpg.Record, inputs: list[EdgeRow], outputs: list[Job
             "source": document.source and document.source.kind.value,
             "units": document.units and describe_grid(document.units),
         }
-    return to_struct(JobRow, row, dag=dag, inputs=inputs, outputs=outputs, **definition)
+    counts = {"done": done["done"], "done_more": done["done_more"]}
+    return to_struct(JobRow, row, dag=dag, inputs=inputs, outputs=outputs, **counts, **definition)

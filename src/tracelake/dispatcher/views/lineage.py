@@ -20,7 +20,7 @@ from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.commits import CommitBatches, read_commits
 from tracelake.dispatcher.views.paging import LOOKED_AT
 from tracelake.dispatcher.views.reads import read_ranges
-from tracelake.dispatcher.views.shared import read_inputs
+from tracelake.dispatcher.views.shared import TASK_GRID, read_inputs
 from tracelake.dispatcher.views.words import decode_grid, window_words
 from tracelake.errors import TraceError
 from tracelake.model.windows import parse_range
@@ -35,7 +35,7 @@ _DATASET = """
     SELECT d.dataset_uuid, d.storage, d.current_version, v.units
     FROM datasets d
     LEFT JOIN dataset_versions v ON v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version
-    WHERE d.org_id = $1 AND d.name = $2"""
+    WHERE d.org_id = $1 AND d.name = $2 AND d.removed_at IS NULL"""
 
 _UNITS = """
     SELECT u.unit, u.range_start, u.range_end, u.revision::text AS revision, m.created_at AS at,
@@ -76,9 +76,10 @@ _LAST_LOOKED_AT = f"""
     ORDER BY routed_seq DESC OFFSET {LOOKED_AT - 1} LIMIT 1"""  # noqa: S608 - constants only
 
 # A producer is a task only if an attempt said it: a person may call a trigger by any name.
-_TASKS = """
-    SELECT t.task_id, j.dag_name, j.name, t.inputs, t.read_as_of FROM tasks t JOIN jobs j USING (job_id)
-    WHERE t.task_id = ANY($1) AND t.org_id = $2"""
+_TASKS = f"""
+    SELECT t.task_id, j.dag_name, j.name, t.inputs, t.read_as_of, {TASK_GRID} AS units
+    FROM tasks t JOIN jobs j USING (job_id)
+    WHERE t.task_id = ANY($1) AND t.org_id = $2"""  # noqa: S608 - constants only
 
 # Which dataset becomes which, by which job, in active versions.
 _WIRING = f"""
@@ -216,7 +217,7 @@ async def _makers(connection: Connection, org_id: UUID, rows: Iterable[asyncpg.R
     """Reads DAG, job and inputs of each task that the rows name."""
     ids = [task_id for task_id in map(_task_of, rows) if task_id is not None]
     task_rows = await connection.fetch(_TASKS, ids, org_id)
-    inputs = await read_inputs(connection, org_id, {row["task_id"]: row["inputs"] for row in task_rows})
+    inputs = await read_inputs(connection, org_id, task_rows)
     makers = {}
     for row in task_rows:
         read_inputs_of = inputs[row["task_id"]]

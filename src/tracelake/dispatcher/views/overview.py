@@ -19,9 +19,10 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.predicates import is_failed_for_good, is_open, is_ready
+from tracelake.dispatcher.predicates import is_dead, is_failed_for_good, is_open, is_ready
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.dags import dag_exists
+from tracelake.dispatcher.views.given_up import count_given_up
 from tracelake.dispatcher.views.paging import CAP, LOOKED_AT
 from tracelake.dispatcher.views.pressure import list_pressure, read_pressure
 from tracelake.dispatcher.views.sources import list_sources
@@ -50,7 +51,7 @@ _LIVE = "task_id, status, held, ready_at, next_retry_at, skipped_at"
 # long queue what failed before it.
 _JOBS = f"""
     SELECT d.dag_name AS dag, j.name AS job, j.job_id, j.document #>> '{{source,kind}}' AS source, trace_now() AS now,
-           made.made, said.events, open.*
+           made.made, said.events, open.*, {count_given_up("j.node_id")} AS gaps, letters.batches AS dead_letters
     FROM dags d JOIN dag_version_jobs v ON v.dag_version_id = d.active_version JOIN jobs j ON j.job_id = v.job_id
     CROSS JOIN LATERAL (
         SELECT array_agg(s.job_id) AS ids
@@ -98,6 +99,11 @@ _JOBS = f"""
             WHERE w.more)
         SELECT coalesce(sum(s.fresh), 0)::bigint AS events
         FROM (SELECT max(fresh) AS fresh FROM walk GROUP BY dataset_uuid) s) said
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS batches FROM (
+            SELECT FROM job_outputs o JOIN buffered_tables b USING (dataset_uuid)
+            JOIN buffer_publishes p ON p.dataset_uuid = b.dataset_uuid AND {is_dead("p")}
+            WHERE o.job_id = j.job_id LIMIT $5) p) letters
     WHERE d.org_id = $1 AND ($4::text IS NULL OR d.dag_name = $4)
       AND ($6::uuid[] IS NULL OR j.job_id = ANY($6))
     ORDER BY d.dag_name, j.name"""  # noqa: S608 - constants only
@@ -163,7 +169,8 @@ def _cut(row: asyncpg.Record, cap: int) -> list[CountName]:
     """Names the counts that stopped early."""
     window: tuple[CountName, ...] = ("made", "events")
     live: tuple[CountName, ...] = ("ready", "running", "held", "retrying", "failed")
-    return [*(name for name in window if row[name] > cap), *(live if row["cut"] else ())]
+    letters: tuple[CountName, ...] = ("dead_letters",) if row["dead_letters"] >= cap else ()
+    return [*(name for name in window if row[name] > cap), *(live if row["cut"] else ()), *letters]
 
 
 def _load(row: asyncpg.Record, cap: int) -> JobLoad:

@@ -15,7 +15,7 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Generation
 from tracelake.dispatcher.engine.pressure.levels import Level, Thresholds, share
 from tracelake.dispatcher.engine.pressure.upstream import Stops, Upstream, UpstreamDirectory, read_stops
-from tracelake.dispatcher.predicates import awaits_sink, has_threshold, is_open
+from tracelake.dispatcher.predicates import awaits_sink, has_threshold, in_removed_dag, is_open
 from tracelake.dispatcher.quotas.book import Overuse, QuotaBook
 from tracelake.dispatcher.records import columns, to_struct
 from tracelake.dispatcher.views.paging import CAP
@@ -68,11 +68,12 @@ _BACKLOGS = f"""
                  AND {awaits_sink("p")}
            ) AS oldest_ready_at
     FROM buffered_tables t JOIN datasets d USING (dataset_uuid)
-    WHERE t.org_id = $1 AND {has_threshold("t")}"""  # noqa: S608
+    WHERE t.org_id = $1 AND d.removed_at IS NULL AND {has_threshold("t")}"""  # noqa: S608
 
-_PAUSED = """
+_PAUSED = f"""
     SELECT s.node_id, n.dag_name, n.job_name, s.paused_by, s.paused_at, trace_now() AS now
-    FROM source_state s JOIN nodes n USING (node_id) WHERE s.org_id = $1 AND s.paused_at IS NOT NULL"""
+    FROM source_state s JOIN nodes n USING (node_id) WHERE s.org_id = $1 AND s.paused_at IS NOT NULL
+      AND NOT {in_removed_dag("n")}"""  # noqa: S608 - constants only
 
 _STATES: dict[Level, Literal["open", "bulk_stopped", "stopped"]] = {
     Level.NONE: "open",

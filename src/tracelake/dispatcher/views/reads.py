@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.read_pins import decode_pins, moment_of
 from tracelake.dispatcher.views.words import window_words
 from tracelake.wire.datasets import ReadRange
 from tracelake.wire.units import PayloadInput
@@ -33,7 +34,6 @@ _READ = """
 
 _GRID = "SELECT units FROM dataset_versions WHERE dataset_uuid = $1 AND dataset_version = $2"
 
-_PINS = msgspec.json.Decoder(dict[str, datetime | None])
 _LAST = 2**63 - 1
 
 
@@ -41,10 +41,10 @@ async def read_ranges(
     connection: Connection, inputs: Sequence[PayloadInput], read_as_of: str | None
 ) -> list[ReadRange]:
     """The ranges and revisions that an attempt read, by input; nothing of inputs that are not kept in files."""
-    pins = {} if read_as_of is None else _PINS.decode(read_as_of)
+    pins = decode_pins(read_as_of)
     ranges: list[ReadRange] = []
     for item in inputs:
-        pinned = pins.get(str(item.dataset_version))
+        pinned = moment_of(pins.get(item.dataset_version))
         if pinned is not None and not (item.scope is not None and item.scope.empty):
             ranges += await _ranges_of(connection, item, pinned)
     return ranges

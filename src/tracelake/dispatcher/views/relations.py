@@ -23,7 +23,9 @@ _PUBLISHED = """
            THEN g.columns END AS expected
     FROM datasets d JOIN orgs o USING (org_id)
     JOIN dataset_versions g ON g.dataset_uuid = d.dataset_uuid AND g.dataset_version = d.current_version
-    WHERE o.name = $1 AND d.published AND d.storage IN ('s3', 'buffered') ORDER BY d.name"""
+    WHERE o.name = $1 AND d.published AND d.removed_at IS NULL AND ($2::text[] IS NULL OR d.dag_name = ANY($2)) AND (
+        d.storage IN ('s3', 'buffered', 'live')
+        OR EXISTS (SELECT FROM direct_tables t WHERE t.dataset_uuid = d.dataset_uuid)) ORDER BY d.name"""
 
 _QUERY_TYPES = {"string": "VARCHAR", "binary": "BLOB"}
 """Types of Spark that DuckDB calls otherwise."""
@@ -31,8 +33,9 @@ _QUERY_TYPES = {"string": "VARCHAR", "binary": "BLOB"}
 _STORED = "SELECT dataset_uuid, name, storage FROM datasets WHERE dataset_uuid = ANY($1)"
 
 
-async def list_published(connection: Connection, org: str) -> RelationsReply:
-    rows = await connection.fetch(_PUBLISHED, org)
+async def list_published(connection: Connection, org: str, dags: Sequence[str] | None = None) -> RelationsReply:
+    """Of these DAGs; None: of all."""
+    rows = await connection.fetch(_PUBLISHED, org, dags)
     return RelationsReply(
         relations=[
             ReadableRelation(
@@ -40,7 +43,7 @@ async def list_published(connection: Connection, org: str) -> RelationsReply:
                 dataset_uuid=row["dataset_uuid"],
                 dataset_version=row["current_version"],
                 storage=row["storage"],
-                columns=_declared(row["schema"]) if row["storage"] == Storage.BUFFERED else None,
+                columns=_declared(row["schema"]) if row["storage"] != Storage.S3 else None,
                 expected_columns=_expected(row["expected"]),
             )
             for row in rows
@@ -62,18 +65,21 @@ async def list_inputs(connection: Connection, job_id: UUID, inputs: Sequence[Tas
     for (dataset_uuid, dataset_version, _), items in groups.items():
         generation = (dataset_uuid, dataset_version)
         dataset = stored.get(dataset_uuid)
-        if dataset is None or dataset["storage"] not in (Storage.S3, Storage.BUFFERED):
+        if dataset is None or dataset["storage"] == Storage.NONE:
             continue  # it has no rows that can be read
+        is_table = dataset["storage"] != Storage.S3
+        columns = await list_columns(connection, generation, job_id) if is_table else None
+        if dataset["storage"] == Storage.POSTGRES and not columns:
+            continue  # nobody writes a table
         name: str = dataset["name"]
         while name in relations:  # again: another dataset may have the longer name
             name = f"{name}_{items[0].input_index}"
-        is_table = dataset["storage"] == Storage.BUFFERED
         relations[name] = InputRelation(
             name=name,
             dataset_uuid=generation[0],
             dataset_version=generation[1],
             storage=dataset["storage"],
-            columns=await list_columns(connection, generation, job_id) if is_table else None,
+            columns=columns,
             selections=[InputSelection(unit=item.unit, where=item.where) for item in items],
         )
     return list(relations.values())

@@ -1,4 +1,4 @@
-"""Rows of a buffered dataset for its own org, streamed from Postgres data by a role that only reads.
+"""Rows of the table of a dataset for its own org, streamed from Postgres data by a role that only reads.
 
 The work is done by threads of their own, of which there are as many as streams: each holds one batch of rows at a time,
 and makes the next when the caller has taken it. This is all that the Dispatcher has to do with tables.
@@ -14,6 +14,7 @@ from uuid import UUID
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.files import list_dataset_files
 from tracelake.errors import TraceError
+from tracelake.wire.content import LiveRows, RowsRequest
 from tracelake.wire.platform import DatasetFilesRequest
 from tracelake.wire.task_calls import TableColumn
 
@@ -28,20 +29,32 @@ class TableRows(Protocol):
     """Where tables are. What it answers is read on any thread, one at a time."""
 
     def stream(
-        self, dataset_uuid: UUID, columns: Sequence[TableColumn], head: int | None, seconds: float
+        self,
+        dataset_uuid: UUID,
+        columns: Sequence[TableColumn],
+        head: int | None,
+        seconds: float,
+        live: LiveRows | None = None,
     ) -> Iterator[bytes]:
-        """An Arrow stream of rows of one moment. No step takes longer than `seconds`. Raises StoreUnavailableError."""
+        """An Arrow stream of rows of one moment. No step takes longer than `seconds`. Raises StoreUnavailableError, and
+        `boundary_moved` at the first step."""
         ...
 
 
 async def find_table(
-    connection: Connection, org: str, dataset: str, names: Sequence[str] | None
+    connection: Connection, org: str, dataset: str, body: RowsRequest
 ) -> tuple[UUID, list[TableColumn]]:
     reply = await list_dataset_files(connection, DatasetFilesRequest(org=org, name=dataset))
     if reply.columns is None:
-        message = "Expected a buffered dataset; this one is stored in files: list its files instead."
+        message = "Expected a dataset with a table; this one is stored in files: list its files instead."
         raise TraceError("body_invalid", message, field="name")
+    if reply.live and body.live is None:
+        message = "The older rows of this dataset are in files: list these first, and send their `boundary` in `live`."
+        raise TraceError("body_invalid", message, field="live")
+    if body.live is not None and not reply.live:
+        raise TraceError("body_invalid", "The dataset is a table without files: leave out `live`.", field="live")
     columns = {column.name: column for column in reply.columns}
+    names = body.columns
     missing = [name for name in names or () if name not in columns]
     if missing:
         message = f"The dataset has no column {missing[0][:100]!r}."

@@ -1,10 +1,11 @@
-"""Logs of runs for people: the log of an attempt from a position on, and the newest runs of a bundle or a job.
+"""Logs of attempts for people: the log of one from a position on, and the newest attempts of a bundle or a job.
 
 A log has a final form and, while the function runs, a running one. The final one is read first: once it is there,
 nothing that arrives late changes what is shown. Output that a reader already has is never shown again, also if an older
 upload has replaced a newer one meanwhile.
 """
 
+import zlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,18 +16,25 @@ import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.predicates import in_removed_dag
+from tracelake.dispatcher.records import to_struct
+from tracelake.dispatcher.run_logs.attempt_logs import unpack_log
 from tracelake.dispatcher.run_logs.rows import log_uris
 from tracelake.dispatcher.views.dags import dag_exists
-from tracelake.dispatcher.views.shared import to_unit
+from tracelake.dispatcher.views.shared import TASK_GRID, to_unit, to_window
 from tracelake.errors import TraceError
 from tracelake.ports import ObjectStore
 from tracelake.wire.run_logs import (
     MAX_LOG_BYTES,
     FunctionRun,
     FunctionRuns,
+    JobRun,
+    JobRuns,
+    LogLines,
     LogOutput,
     LogState,
     RunLog,
+    StoredLines,
     StoredOutput,
     TaskLog,
 )
@@ -34,14 +42,20 @@ from tracelake.wire.run_logs import (
 _MOST_TRIED = 5
 """Attempts that are looked at for the newest log."""
 _MOST_ATTEMPTS = 100
+CONTROL = frozenset({"noop", "range_aggregator", "range_splitter"})
+"""Operators that do their work at once, most of them in the Dispatcher. No log is kept of them unless they fail in a
+worker."""
+_MOST_SEARCHED = 5000
+"""Attempts of a job that are searched for failed ones, the newest."""
 
-_TASK = """
+_TASK = f"""
     SELECT t.task_id, t.org_id, t.status, t.attempt, t.outcome, t.error, t.next_retry_at, t.unit, t.claimed_at,
-           j.dag_name AS dag, j.name AS job, j.operator, trace_now() AS now
-    FROM tasks t JOIN jobs j USING (job_id) WHERE t.task_id = $1 AND t.org_id = $2"""
+           t.unit_start, t.unit_end, {TASK_GRID} AS units, j.dag_name AS dag, j.name AS job, j.operator,
+           trace_now() AS now
+    FROM tasks t JOIN jobs j USING (job_id) WHERE t.task_id = $1 AND t.org_id = $2"""  # noqa: S608 - constants only
 
 _LOGS = """
-    SELECT l.attempt, l.bundle_id, l.started_at, l.writable_until, l.invoked, a.outcome, a.error
+    SELECT l.attempt, l.bundle_id, l.worker_id, l.started_at, l.writable_until, l.invoked, l.body, a.outcome, a.error
     FROM run_logs l LEFT JOIN task_attempts a USING (task_id, attempt)
     WHERE l.task_id = $1 AND l.org_id = $2 ORDER BY l.attempt DESC LIMIT $3"""
 
@@ -50,6 +64,7 @@ _CLAIMED = "SELECT claimed_at FROM task_attempts WHERE task_id = $1 AND attempt 
 # Each along an index, newest first.
 _RUNS = """
     SELECT l.task_id, l.attempt, l.bundle_id, l.started_at, j.dag_name AS dag, j.name AS job, t.unit,
+           t.unit_start, t.unit_end, {grid} AS units,
            CASE WHEN t.attempt = l.attempt THEN t.outcome ELSE a.outcome END AS outcome,
            left(split_part(CASE WHEN t.attempt = l.attempt THEN t.error ELSE a.error END, E'\\n', 1), 500) AS error
     FROM ({chosen}) l
@@ -57,17 +72,34 @@ _RUNS = """
     LEFT JOIN task_attempts a ON a.task_id = l.task_id AND a.attempt = l.attempt
     ORDER BY l.started_at DESC, l.task_id DESC, l.attempt DESC"""
 _RUNS_OF_BUNDLE = _RUNS.format(
+    grid=TASK_GRID,
     chosen="""SELECT * FROM run_logs WHERE org_id = $1 AND bundle_id = $2 AND invoked
-              ORDER BY started_at DESC LIMIT $3"""
+              ORDER BY started_at DESC LIMIT $3""",
 )
 _RUNS_OF_JOBS = _RUNS.format(
+    grid=TASK_GRID,
     chosen="""SELECT l.* FROM unnest($2::uuid[]) AS w(job_id) CROSS JOIN LATERAL (
-                  SELECT * FROM run_logs WHERE job_id = w.job_id AND invoked ORDER BY started_at DESC LIMIT $3) l
-              ORDER BY l.started_at DESC LIMIT $3"""
+                  SELECT * FROM run_logs WHERE job_id = w.job_id AND invoked AND bundle_id IS NOT NULL
+                  ORDER BY started_at DESC LIMIT $3) l
+              ORDER BY l.started_at DESC LIMIT $3""",
 )
-_JOBS = """
-    SELECT job_id FROM jobs WHERE org_id = $1 AND dag_name = $2 AND ($3::text IS NULL OR name = $3)
-    ORDER BY job_id DESC LIMIT 1000"""
+_RUNS_OF_JOB = f"""
+    SELECT * FROM (
+        SELECT l.task_id, l.attempt, l.started_at, j.operator, t.unit,
+               t.unit_start, t.unit_end, {TASK_GRID} AS units,
+               CASE WHEN t.attempt = l.attempt THEN t.outcome ELSE a.outcome END AS outcome,
+               left(split_part(CASE WHEN t.attempt = l.attempt THEN t.error ELSE a.error END, E'\\n', 1), 500) AS error
+        FROM unnest($2::uuid[]) AS w(job_id) CROSS JOIN LATERAL (
+            SELECT * FROM run_logs WHERE job_id = w.job_id AND invoked ORDER BY started_at DESC LIMIT $4) l
+        JOIN tasks t ON t.task_id = l.task_id AND t.org_id = $1 JOIN jobs j ON j.job_id = t.job_id
+        LEFT JOIN task_attempts a ON a.task_id = l.task_id AND a.attempt = l.attempt) r
+    WHERE NOT $5 OR r.outcome IN ('Failed', 'Timeout')
+    ORDER BY r.started_at DESC, r.task_id DESC, r.attempt DESC LIMIT $3"""  # noqa: S608 - constants only
+_JOBS = f"""
+    SELECT j.job_id FROM jobs j
+    WHERE j.org_id = $1 AND j.dag_name = $2 AND ($3::text IS NULL OR j.name = $3)
+      AND NOT {in_removed_dag("j")}
+    ORDER BY job_id DESC LIMIT 1000"""  # noqa: S608 - constants only
 _BUNDLE = "SELECT FROM udf_bundles WHERE org_id = $1 AND bundle_id = $2"
 
 
@@ -77,6 +109,7 @@ class LogPositions:
 
     stdout: int = 0
     stderr: int = 0
+    lines: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +130,9 @@ async def find_logs(
     if task is None:
         raise TraceError("task_not_found")
     rows = await connection.fetch(_LOGS, task_id, org_id, _MOST_ATTEMPTS)
-    if not rows and task["operator"] != "udf":
+    if not rows and task["operator"] in CONTROL:
         raise TraceError(
-            "task_has_no_log",
-            f"The task runs the operator {task['operator']}; logs are kept of users' functions (udf) alone.",
+            "task_has_no_log", f"The task runs the operator {task['operator']}, which does its work at once."
         )
     if attempt is not None and attempt not in (row["attempt"] for row in rows):
         claimed_at = task["claimed_at"] if attempt == task["attempt"] else None
@@ -119,7 +151,7 @@ async def read_log(
     tried = [row for row in places.rows if places.chosen in (None, row["attempt"])][:_MOST_TRIED]
     for row in tried:
         runs = task["status"] == "Running" and task["attempt"] == row["attempt"]
-        log = await _fetch(objects, config, task["org_id"], task["task_id"], row["attempt"])
+        log = await _fetch(objects, config, task["org_id"], task["task_id"], row)
         if log is None and runs:
             log = RunLog()  # nothing was printed yet
         if log is not None:
@@ -146,13 +178,30 @@ async def list_runs(
                 raise TraceError("dag_not_found")
             raise TraceError("job_not_found")
         rows = await connection.fetch(_RUNS_OF_JOBS, org_id, jobs, limit)
-    return FunctionRuns(runs=[msgspec.convert({**row, "unit": to_unit(row["unit"])}, FunctionRun) for row in rows])
+    return FunctionRuns(
+        runs=[to_struct(FunctionRun, row, unit=to_unit(row["unit"]), window=to_window(row)) for row in rows]
+    )
+
+
+async def list_job_runs(
+    connection: Connection, org_id: UUID, dag: str, job: str, *, failed: bool, limit: int
+) -> JobRuns:
+    jobs = [row["job_id"] for row in await connection.fetch(_JOBS, org_id, dag, job)]
+    if not jobs:
+        if not await dag_exists(connection, org_id, dag):
+            raise TraceError("dag_not_found")
+        raise TraceError("job_not_found")
+    searched = _MOST_SEARCHED if failed else limit
+    rows = await connection.fetch(_RUNS_OF_JOB, org_id, jobs, limit, searched, failed)
+    return JobRuns(runs=[to_struct(JobRun, row, unit=to_unit(row["unit"]), window=to_window(row)) for row in rows])
 
 
 async def _fetch(
-    objects: ObjectStore, config: DispatcherConfig, org_id: UUID, task_id: UUID, attempt: int
+    objects: ObjectStore, config: DispatcherConfig, org_id: UUID, task_id: UUID, row: asyncpg.Record
 ) -> RunLog | None:
-    for uri in log_uris(config.bundle_bucket, org_id, task_id, attempt):
+    if row["body"] is not None:
+        return unpack_log(row["body"])
+    for uri in log_uris(config.bundle_bucket, org_id, task_id, row["attempt"]):
         meta = await objects.head(uri)
         if meta is None:
             continue
@@ -160,8 +209,8 @@ async def _fetch(
         if body is None:
             continue
         try:
-            return msgspec.json.decode(body, type=RunLog)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return msgspec.json.decode(body, type=RunLog) if row["worker_id"] is None else unpack_log(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, zlib.error):
             continue  # not ours: somebody wrote to the store
     return None
 
@@ -183,7 +232,10 @@ def _make_reply(
         dag=task["dag"],
         job=task["job"],
         unit=to_unit(task["unit"]),
+        window=to_window(task),
+        operator=task["operator"],
         bundle_id=row["bundle_id"],
+        worker_id=row["worker_id"],
         attempt=row["attempt"],
         attempts=sorted(item["attempt"] for item in places.rows),
         state=state,
@@ -200,6 +252,7 @@ def _make_reply(
         refused=log.refused,
         stdout=cut_output(log.stdout, positions.stdout),
         stderr=cut_output(log.stderr, positions.stderr),
+        lines=cut_lines(log.lines, positions.lines),
         expires_at=row["writable_until"] + timedelta(days=days) if days else None,
     )
 
@@ -215,6 +268,15 @@ def cut_output(output: StoredOutput, position: int) -> LogOutput:
     return LogOutput(text=text, next=output.end)
 
 
+def cut_lines(stored: StoredLines, number: int) -> LogLines:
+    """The lines from a number on; those that are no longer kept before it are counted."""
+    end = stored.start + len(stored.lines)
+    if number >= end:
+        return LogLines(next=number)
+    omitted = max(0, stored.start - number)
+    return LogLines(lines=stored.lines[max(0, number - stored.start) :], next=end, omitted=omitted)
+
+
 def _missing(task: Any, config: DispatcherConfig, attempt: int | None, started_at: datetime | None) -> TraceError:
     newest = task["attempt"]
     if not newest:
@@ -225,6 +287,10 @@ def _missing(task: Any, config: DispatcherConfig, attempt: int | None, started_a
     days = config.log_retention_days
     if days and started_at is not None and started_at < task["now"] - timedelta(days=days):
         return TraceError("log_expired", f"The log of {which} is gone: logs are kept for {days} days.")
-    return TraceError(
-        "log_not_found", f"There is no log of {which}: no runner took the attempt, or its log could not be stored."
-    )
+    return TraceError("log_not_found", f"There is no log of {which}: {_reason(task['operator'])}.")
+
+
+def _reason(operator: str) -> str:
+    if operator == "udf":
+        return "no runner took the attempt, or its log could not be stored"
+    return "it began or ended a moment ago, or its worker ended before it could store the log"

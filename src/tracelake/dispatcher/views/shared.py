@@ -1,17 +1,19 @@
 """Pieces that several views show: JSON columns, inputs with names, edges."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import msgspec
+from msgspec.structs import replace
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.payload import name_input
 from tracelake.dispatcher.public_ids import OrgIds
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.paging import CAP
+from tracelake.dispatcher.views.words import window_words
 from tracelake.wire.datasets import EventRow
 from tracelake.wire.jobs import EdgeRow
 from tracelake.wire.units import PayloadInput, TaskInput, Unit
@@ -41,7 +43,14 @@ HEARD_AT = "t.lease_expires_at - make_interval(secs => j.lease_seconds)"
 EVENT_COLUMNS = """
     v.event_id, v.dataset_version, v.cursor, v.partition_key,
     coalesce(nullif(v.effective_revision, ''), v.revision) AS revision, v.state, v.producer, v.attempt, v.invalidates,
-    v.created_at"""
+    v.created_at, v.range_start, v.range_end,
+    (SELECT g.units FROM dataset_versions g
+     WHERE g.dataset_uuid = v.dataset_uuid AND g.dataset_version = v.dataset_version) AS units"""
+
+# The grid of the unit of a task, as `dataset_versions.units` has it. Of `tasks t`.
+TASK_GRID = """(
+    SELECT g.units FROM job_outputs o JOIN dataset_versions g USING (dataset_uuid, dataset_version)
+    WHERE o.job_id = t.job_id ORDER BY o.output_index LIMIT 1)"""
 
 
 def from_json(text: str | None) -> Any:
@@ -50,6 +59,11 @@ def from_json(text: str | None) -> Any:
 
 def to_unit(text: str | None) -> Unit | None:
     return None if text is None else _UNIT.decode(text)
+
+
+def to_window(row: asyncpg.Record) -> str | None:
+    """The date of the unit of a task, from `unit_start`, `unit_end` and the grid as `units`."""
+    return window_words(row["units"], row["unit_start"], row["unit_end"])
 
 
 def to_edge(row: asyncpg.Record) -> EdgeRow:
@@ -65,18 +79,28 @@ def to_edge(row: asyncpg.Record) -> EdgeRow:
 
 def to_event(row: asyncpg.Record, dataset: str, ids: OrgIds) -> EventRow:
     event_id, invalidates = ids.events.seal(row["event_id"]), from_json(row["invalidates"])
-    return to_struct(EventRow, row, event_id=event_id, dataset=dataset, invalidates=invalidates)
+    window = window_words(row["units"], row["range_start"], row["range_end"])
+    return to_struct(EventRow, row, event_id=event_id, dataset=dataset, invalidates=invalidates, window=window)
 
 
 async def read_inputs(
-    connection: Connection, org_id: UUID, texts: Mapping[UUID, str]
+    connection: Connection, org_id: UUID, tasks: Sequence[asyncpg.Record]
 ) -> dict[UUID, list[PayloadInput]]:
-    """The inputs of tasks, each with the registered name of its dataset."""
-    inputs = {task_id: _INPUTS.decode(text) for task_id, text in texts.items()}
+    """The inputs of tasks, each with the registered name of its dataset.
+
+    `tasks` have `task_id`, `inputs`, and as `units` their grid."""
+    grids = {row["task_id"]: row["units"] for row in tasks}
+    inputs = {row["task_id"]: _INPUTS.decode(row["inputs"]) for row in tasks}
     dataset_uuids = {item.dataset_uuid for items in inputs.values() for item in items}
     rows = await connection.fetch(_NAMES, org_id, list(dataset_uuids))
     names = {row["dataset_uuid"]: row["name"] for row in rows}
     return {
-        task_id: [name_input(item, names.get(item.dataset_uuid, "")) for item in items]
+        task_id: [
+            replace(
+                name_input(item, names.get(item.dataset_uuid, "")),
+                window=window_words(grids[task_id], item.unit.start, item.unit.end),
+            )
+            for item in items
+        ]
         for task_id, items in inputs.items()
     }

@@ -1,4 +1,4 @@
-"""The sources of active versions: what each is doing, when it last said something, and how far it is behind."""
+"""The sources of active versions: what each is doing, when its last event came, and how far it is behind."""
 
 from datetime import datetime
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from tracelake.dispatcher.sources.monitor import ALWAYS_ON, IS_RUN
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.pressure import Cause, Pressure, read_pressure
 from tracelake.dispatcher.views.shared import HEARD_AT, SILENT
+from tracelake.wire.head_progress import HeadProgressRow
 from tracelake.wire.sources_view import RunState, SourceRow, SourcesReply, SourceState
 
 # The newest event of any of its outputs. A page of an index for each.
@@ -44,6 +45,10 @@ _WAITING = f"""
                   AND v.routed_seq > e.position LIMIT {CAP}) waits) b
         WHERE o.job_id = j.job_id) waiting ON true"""  # noqa: S608 - constants only
 
+_PROGRESS = """
+    p.state AS follow_state, p.head, p.stored, p.stored_time, p.announced, p.reorgs + p.reorgs_before AS reorgs,
+    p.last_reorg_depth, p.max_reorg_depth, p.told_at"""
+
 _SOURCES = f"""
     SELECT d.dag_name AS dag, j.name AS job, j.node_id, k.kind, s.paused_by, s.paused_at, s.last_slot,
            j.document #>> '{{source,schedule}}' AS schedule,
@@ -55,11 +60,12 @@ _SOURCES = f"""
            t.task_id, t.status, coalesce(t.attempt, 0) AS attempt, t.next_retry_at, t.finished_at, t.cancel_requested,
            t.superseded, t.error, t.claimed_at, t.ready_at, CASE WHEN {SILENT} THEN {HEARD_AT} END AS silent_since,
            last.cursor AS last_cursor, last.partition_key AS last_partition, last.created_at AS last_event_at,
-           trace_now() AS now
+           {_PROGRESS}, trace_now() AS now
     FROM dags d JOIN dag_version_jobs v ON v.dag_version_id = d.active_version JOIN jobs j ON j.job_id = v.job_id
     CROSS JOIN LATERAL (SELECT j.document #>> '{{source,kind}}' AS kind) k
     LEFT JOIN tasks t ON {IS_RUN}
     LEFT JOIN source_state s ON s.node_id = j.node_id
+    LEFT JOIN source_progress p ON p.node_id = j.node_id
     LEFT JOIN activations a ON a.org_id = d.org_id AND a.dag_name = d.dag_name AND a.state = 'Active'
     {_LAST.format(job_id="j.job_id")}
     {_DELIVERED}
@@ -68,11 +74,12 @@ _SOURCES = f"""
     ORDER BY d.dag_name, j.name"""  # noqa: S608 - constants only
 
 _HEALTH = f"""
-    SELECT a.*, o.name AS org, last.created_at AS last_event_at, trace_now() AS now FROM (
+    SELECT a.*, o.name AS org, last.created_at AS last_event_at, {_PROGRESS}, trace_now() AS now FROM (
         SELECT j.org_id, d.dag_name, j.name, j.job_id, j.node_id, 'always_on' AS kind, t.status, t.next_retry_at,
                t.finished_at, t.cancel_requested, t.superseded, t.attempt, t.created_at AS made_at
         FROM {ALWAYS_ON}) a
     JOIN orgs o USING (org_id)
+    LEFT JOIN source_progress p ON p.node_id = a.node_id
     {_LAST.format(job_id="a.job_id")}"""  # noqa: S608 - constants only
 
 _BEGINS: dict[SourceState, str] = {
@@ -97,6 +104,8 @@ class SourceHealth(NamedTuple):
     lag_seconds: float | None
     """Since its last event; if it has never said anything, since its run was made."""
     attempts: int
+    progress: HeadProgressRow | None = None
+    """Of one that follows the head of a chain."""
 
 
 async def list_sources(connection: Connection, org_id: UUID, pressure: Pressure | None = None) -> SourcesReply:
@@ -118,6 +127,7 @@ async def read_health(connection: Connection) -> list[SourceHealth]:
             state := _run_state(row),
             _lag(row, state, since=row["made_at"]),
             row["attempt"] or 0,
+            _progress(row, state),
         )
         for row in await connection.fetch(_HEALTH)
     ]
@@ -134,6 +144,7 @@ def _row(row: asyncpg.Record, cause: Cause | None) -> SourceRow:
         silent_since=row["silent_since"] if state == "running" else None,
         until=row["next_retry_at"],
         lag_seconds=_lag(row, state),
+        progress=_progress(row, state),
     )
 
 
@@ -174,3 +185,21 @@ def _lag(row: asyncpg.Record, state: SourceState, since: datetime | None = None)
         return None
     seconds: float = (row["now"] - said_at).total_seconds()
     return max(0.0, seconds)
+
+
+def _progress(row: asyncpg.Record, state: SourceState) -> HeadProgressRow | None:
+    if row["told_at"] is None or state == "ended":
+        return None
+    head, stored, time = row["head"], row["stored"], row["stored_time"]
+    return HeadProgressRow(
+        state=row["follow_state"],
+        at=row["told_at"],
+        head=head,
+        stored=stored,
+        lag_blocks=None if head is None or stored is None else max(0, head - stored),
+        lag_seconds=None if time is None else max(0.0, row["now"].timestamp() - time),
+        announced=row["announced"],
+        reorgs=row["reorgs"],
+        last_reorg_depth=row["last_reorg_depth"],
+        max_reorg_depth=row["max_reorg_depth"],
+    )

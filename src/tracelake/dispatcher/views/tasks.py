@@ -13,19 +13,22 @@ from tracelake.dispatcher.public_ids import OrgIds
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.run_logs.rows import list_attempts_with_log
 from tracelake.dispatcher.views import paging
-from tracelake.dispatcher.views.dags import dag_exists
+from tracelake.dispatcher.views.job_selection import JobFilter, select_jobs
 from tracelake.dispatcher.views.jobs import read_outputs
 from tracelake.dispatcher.views.settled import task_horizon
-from tracelake.dispatcher.views.shared import EVENT_COLUMNS, from_json, read_inputs, to_event, to_unit
-from tracelake.dispatcher.views.words import window_words
+from tracelake.dispatcher.views.shared import (
+    EVENT_COLUMNS,
+    TASK_GRID,
+    from_json,
+    read_inputs,
+    to_event,
+    to_unit,
+    to_window,
+)
 from tracelake.errors import TraceError
 from tracelake.wire.tasks import AttemptRow, TaskDetail, TaskRow, TasksPage
 
 MAX_EVENTS = 100
-
-_JOBS = """
-    SELECT job_id FROM jobs
-    WHERE org_id = $1 AND ($2::text IS NULL OR dag_name = $2) AND ($3::text IS NULL OR name = $3)"""
 
 _NEWEST_OF_JOBS = """
     SELECT j.job_id, t.task_id, t.fits FROM unnest($1::uuid[]) AS j(job_id) CROSS JOIN LATERAL (
@@ -50,12 +53,10 @@ _FOLLOWING = """
         SELECT task_id FROM tasks
         WHERE job_id = j.job_id AND task_id > $2 AND task_id >= $3 AND task_id < $4 ORDER BY task_id LIMIT $5) t"""
 
-_COLUMNS = """
+_COLUMNS = f"""
     t.task_id, j.dag_name AS dag, j.name AS job, j.operator, t.status, t.attempt, t.max_attempts, t.held,
     t.cancel_requested, t.skipped_at, t.unit, t.revision, t.created_at, t.claimed_at, t.finished_at, t.next_retry_at,
-    t.error, t.unit_start, t.unit_end,
-    (SELECT g.units FROM job_outputs o JOIN dataset_versions g USING (dataset_uuid, dataset_version)
-     WHERE o.job_id = t.job_id ORDER BY o.output_index LIMIT 1) AS units"""
+    t.error, t.unit_start, t.unit_end, {TASK_GRID} AS units"""
 
 _ROWS = f"""
     SELECT {_COLUMNS} FROM tasks t JOIN jobs j USING (job_id)
@@ -69,7 +70,7 @@ _TASK = f"""
 _ATTEMPTS = """
     SELECT attempt, outcome, worker_id, claimed_at, error FROM task_attempts WHERE task_id = $1 ORDER BY attempt"""
 
-_SPARK_METRICS = "SELECT attempt, figures FROM spark_metrics WHERE task_id = $1"
+_SPARK_METRICS = "SELECT attempt, figures, operator_package FROM spark_metrics WHERE task_id = $1"
 
 _EVENTS = f"""
     SELECT {EVENT_COLUMNS}, d.name FROM events v JOIN datasets d USING (dataset_uuid)
@@ -80,9 +81,7 @@ _LEAST, _MOST = UUID(int=0), UUID(int=2**128 - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFilter:
-    dag: str | None = None
-    job: str | None = None
+class TaskFilter(JobFilter):
     status: str | None = None
     """One of `wire.tasks.TaskStatusFilter`."""
     since: datetime | None = None
@@ -99,7 +98,7 @@ async def list_tasks(connection: Connection, org_id: UUID, filters: TaskFilter, 
     """
     if filters.after is not None:
         return await _following(connection, org_id, filters, filters.after, serving_since)
-    jobs = await _jobs(connection, org_id, filters)
+    jobs = await select_jobs(connection, org_id, filters)
     least, below = _bounds(filters)
     ended = filters.status in ("Completed", "Canceled")
     per_source = paging.per_source(filters.limit, len(jobs), filtered=ended)
@@ -125,8 +124,8 @@ async def task_detail(connection: Connection, org_id: UUID, ids: OrgIds, task_id
     if row is None:
         raise TraceError("task_not_found")
     outputs = await read_outputs(connection, [row["job_id"]])
-    inputs = await read_inputs(connection, org_id, {task_id: row["inputs"]})
-    spark = {item["attempt"]: item["figures"] for item in await connection.fetch(_SPARK_METRICS, task_id)}
+    inputs = await read_inputs(connection, org_id, [row])
+    spark = {item["attempt"]: item for item in await connection.fetch(_SPARK_METRICS, task_id)}
     logs = await list_attempts_with_log(connection, task_id)
     attempts = [_attempt(item, spark, logs) for item in await connection.fetch(_ATTEMPTS, task_id)]
     if row["attempt"]:
@@ -150,7 +149,7 @@ async def _following(
         if value is not None:
             raise TraceError("body_invalid", f"Expected either after or {name}, received both.", field=name)
     settled = await task_horizon(connection)  # before anything else is read: it is a promise about what is read next
-    jobs = await _jobs(connection, org_id, filters)
+    jobs = await select_jobs(connection, org_id, filters)
     per_source = paging.per_source(filters.limit, len(jobs), filtered=False)
     rows = await connection.fetch(_FOLLOWING, jobs, after, *_bounds(filters), per_source)
     # Oldest first is newest first with the signs turned.
@@ -162,15 +161,6 @@ async def _following(
         settled=first_id(settled),
         serving_since=serving_since,
     )
-
-
-async def _jobs(connection: Connection, org_id: UUID, filters: TaskFilter) -> list[UUID]:
-    jobs = [row["job_id"] for row in await connection.fetch(_JOBS, org_id, filters.dag, filters.job)]
-    if not jobs and (filters.dag, filters.job) != (None, None):
-        if filters.dag is not None and not await dag_exists(connection, org_id, filters.dag):
-            raise TraceError("dag_not_found")
-        raise TraceError("job_not_found")
-    return jobs
 
 
 def _bounds(filters: TaskFilter) -> tuple[UUID, UUID]:
@@ -187,10 +177,16 @@ def first_id(at: datetime) -> UUID:
 
 def _task(row: asyncpg.Record) -> TaskRow:
     skipped = row["skipped_at"] is not None and row["status"] == "Failed" and row["next_retry_at"] is None
-    window = window_words(row["units"], row["unit_start"], row["unit_end"])
-    return to_struct(TaskRow, row, skipped=skipped, unit=to_unit(row["unit"]), window=window)
+    return to_struct(TaskRow, row, skipped=skipped, unit=to_unit(row["unit"]), window=to_window(row))
 
 
-def _attempt(row: asyncpg.Record, spark: Mapping[int, str], logs: Collection[int]) -> AttemptRow:
+def _attempt(row: asyncpg.Record, spark: Mapping[int, asyncpg.Record], logs: Collection[int]) -> AttemptRow:
     attempt = row["attempt"]
-    return to_struct(AttemptRow, row, spark=from_json(spark.get(attempt)), has_log=attempt in logs)
+    reported = spark.get(attempt)
+    return to_struct(
+        AttemptRow,
+        row,
+        spark=None if reported is None else from_json(reported["figures"]) or None,
+        operator_package=None if reported is None else reported["operator_package"],
+        has_log=attempt in logs,
+    )

@@ -97,5 +97,10 @@ def answer(subject: Subject, name: str, candidates: Iterable[Reason]) -> WhyRepl
     )
 
 
+def not_retried(*, final: bool) -> str:
+    """Why no attempt follows a failed one; `final`: there could be one, and it would fail in the same way."""
+    return "(not retried: another attempt would fail in the same way)" if final else "(no retries left)"
+
+
 def retry_or_skip(task_id: UUID) -> tuple[Step, Step]:
     return ("try it again", f"trace retry {task_id}"), ("or go on without it", f"trace skip {task_id}")

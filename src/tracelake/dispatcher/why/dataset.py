@@ -6,6 +6,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.predicates import has_no_failures
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.views.checks import list_checks
@@ -17,6 +18,8 @@ from tracelake.dispatcher.views.words import counted, since, unit_words
 from tracelake.dispatcher.why import facts
 from tracelake.dispatcher.why.answer import Reason, answer, is_cause, reason
 from tracelake.dispatcher.why.buffered import buffered_reasons
+from tracelake.dispatcher.why.builds import failed_build, is_stuck
+from tracelake.dispatcher.why.empty_inputs import find_quiet_source
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.job import job_reasons
 from tracelake.dispatcher.why.reasons import REASONS
@@ -29,13 +32,20 @@ MAX_JOBS = 50
 NEWEST_EVENTS = 1_000
 """Of a dataset, that are looked at for those that nobody has heard."""
 
-_DATASET = """
+_DATASET = f"""
     SELECT d.dataset_uuid, d.current_version, d.staged_version, d.dag_name, g.building_version,
            a.number AS active_number, b.number AS building_number, newest.unit, newest.created_at, trace_now() AS now,
            (SELECT units FROM dataset_versions n
             WHERE n.dataset_uuid = d.dataset_uuid AND n.dataset_version = d.current_version) AS units,
+           EXISTS (SELECT FROM buffered_tables t JOIN dag_version_jobs v ON v.dag_version_id = g.building_version
+                   JOIN jobs j USING (job_id) JOIN job_outputs o USING (job_id)
+                   WHERE t.dataset_uuid = d.dataset_uuid AND o.dataset_uuid = d.dataset_uuid
+                     AND NOT j.node_id = ANY (t.writers)) AS builds_rows,
            (SELECT max(v.number) FROM job_outputs o JOIN dag_version_jobs j USING (job_id)
-            JOIN dag_versions v USING (dag_version_id) WHERE o.dataset_uuid = d.dataset_uuid) AS newest_with
+            JOIN dag_versions v USING (dag_version_id) WHERE o.dataset_uuid = d.dataset_uuid) AS newest_with,
+           (SELECT max(v.number) FROM job_outputs o JOIN dag_version_jobs j USING (job_id)
+            JOIN dag_versions v USING (dag_version_id)
+            WHERE o.dataset_uuid = d.dataset_uuid AND {has_no_failures("v")}) AS sound_with
     FROM datasets d
     LEFT JOIN dags g ON g.org_id = d.org_id AND g.dag_name = d.dag_name
     LEFT JOIN dag_versions a ON a.dag_version_id = g.active_version
@@ -44,7 +54,7 @@ _DATASET = """
         SELECT v.unit, v.created_at FROM events v
         WHERE v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version AND v.routed_seq IS NOT NULL
         ORDER BY v.routed_seq DESC LIMIT 1) newest ON true
-    WHERE d.org_id = $1 AND d.name = $2"""
+    WHERE d.org_id = $1 AND d.name = $2 AND d.removed_at IS NULL"""  # noqa: S608 - constants only
 
 # What the newest events of the current generation wait for. Only tasks announce what commits later.
 _UNROUTED = f"""
@@ -96,7 +106,7 @@ async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, n
     elif not rebuilding or row["active_number"] is not None:
         reasons.append(_removed(row, name))
     if writers and all(item.state == "fine" for item in reasons) and (row["unit"] is not None or not reasons):
-        reasons.insert(0, _fresh(row, writers))
+        reasons.insert(0, await _quiet(connection, org_id, row) or _fresh(row, writers))
     return answer("dataset", name, [*reasons, *late, *gaps])
 
 
@@ -156,6 +166,17 @@ async def _unrouted(connection: Connection, row: asyncpg.Record, name: str) -> l
     return reasons
 
 
+async def _quiet(connection: Connection, org_id: UUID, row: asyncpg.Record) -> Reason | None:
+    """Tells of a dataset for which nothing is due yet."""
+    if row["unit"] is not None:
+        return None
+    source = await find_quiet_source(connection, org_id, (row["dataset_uuid"], row["current_version"]))
+    if source is None:
+        return None
+    text = f"It has no event yet: {source} is running, and nothing is due."
+    return reason("nothing_due", text, references=[("job", source)])
+
+
 def _fresh(row: asyncpg.Record, writers: list[Subject]) -> Reason:
     by = ", ".join(writer.name for writer in writers)
     if row["unit"] is None:
@@ -176,22 +197,28 @@ def _removed(row: asyncpg.Record, name: str) -> Reason:
         else f"Version {number} of {dag} is active and does not write it"
     )
     steps = [("see it", f"trace datasets {name}")]
-    if with_it is not None:
-        steps.insert(0, ("activate a version that writes it", f"trace rollback {dag} --to {with_it}"))
+    if row["sound_with"] is not None:
+        steps.insert(0, ("activate a version that writes it", f"trace rollback {dag} --to {row['sound_with']}"))
     return reason("removed", f"{state}.{_newest(row)}", *steps, references=[("version", f"{dag}@{with_it}")])
 
 
 async def _rebuilding(connection: Connection, row: asyncpg.Record) -> list[Reason]:
-    if row["staged_version"] is None or row["building_version"] is None:
+    if row["building_version"] is None or (row["staged_version"] is None and not row["builds_rows"]):
         return []
     build = await build_progress(connection, row["building_version"])
     dag, number = row["dag_name"], row["building_number"]
+    if is_stuck(build):
+        return [await failed_build(connection, dag, row["building_version"], number, build)]
+    built = "new rows for its table" if row["builds_rows"] else "a new generation of it"
     text = (
-        f"Version {number} of {dag} builds a new generation of it: {build.done:,} done, {build.open:,} open, "
-        f"{build.failed:,} failed"
+        f"Version {number} of {dag} builds {built}: {build.done:,} done, {build.open:,} open, {build.failed:,} failed"
     )
-    text += f", {counted(build.draining_edges, 'input')} reading history." if build.draining_edges else "."
+    text += f", {counted(build.draining_edges, 'input')} reading history" if build.draining_edges else ""
+    text += f", {counted(build.waiting_batches, 'batch')} waiting for a sink" if build.waiting_batches else ""
+    text += f", {counted(build.dead_letters, 'batch')} rejected." if build.dead_letters else "."
     steps = [("see the build", f"trace dags {dag} --watch")]
+    if build.dead_letters:
+        steps.insert(0, ("see the rejected batches", "trace dlq list"))
     if build.failed:
         steps.insert(0, ("see what failed", f"trace tasks --dag {dag} --status Failed"))
     return [reason("rebuilding", text, *steps, references=[("version", f"{dag}@{number}")])]
@@ -279,4 +306,4 @@ def _upstream(subject: Subject, distance: int, causes: list[Reason]) -> Reason:
 def _newest(row: asyncpg.Record) -> str:
     if row["unit"] is None:
         return " It has no event yet."
-    return f" The newest is {unit_words(row['unit'], row['units'])}, {since(row['created_at'], row['now'])} ago."
+    return f" Last computed: {unit_words(row['unit'], row['units'])}, {since(row['created_at'], row['now'])} ago."

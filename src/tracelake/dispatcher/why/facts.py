@@ -11,7 +11,7 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Generation
 from tracelake.dispatcher.engine.routing import coverage
 from tracelake.dispatcher.engine.routing.coverage import Presence
-from tracelake.dispatcher.predicates import is_open
+from tracelake.dispatcher.predicates import has_no_failures, in_removed_dag, is_final_error, is_open
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS, SILENT
 from tracelake.dispatcher.views.words import counted, since
@@ -22,15 +22,19 @@ from tracelake.model.runtime import BUILT_IN
 _JOINED_UNITS = 200
 """Newest units of each input that are looked for in the others."""
 
-_DAG = """
+_DAG = f"""
     SELECT d.active_version, d.building_version, a.number AS active_number, b.number AS building_number,
-           EXISTS (SELECT FROM dag_versions v WHERE v.org_id = $1 AND v.dag_name = $2) AS known,
+           EXISTS (SELECT FROM dag_versions v
+                   WHERE v.org_id = $1 AND v.dag_name = $2 AND NOT {in_removed_dag("v")}) AS known,
            (SELECT max(v.number) FROM dag_versions v JOIN dag_version_jobs j USING (dag_version_id)
-            WHERE v.org_id = $1 AND v.dag_name = $2 AND j.job_name = $3) AS newest_with_job
+            WHERE v.org_id = $1 AND v.dag_name = $2 AND j.job_name = $3) AS newest_with_job,
+           (SELECT max(v.number) FROM dag_versions v JOIN dag_version_jobs j USING (dag_version_id)
+            WHERE v.org_id = $1 AND v.dag_name = $2 AND j.job_name = $3
+              AND {has_no_failures("v")}) AS sound_with_job
     FROM (SELECT 1) one
     LEFT JOIN dags d ON d.org_id = $1 AND d.dag_name = $2
     LEFT JOIN dag_versions a ON a.dag_version_id = d.active_version
-    LEFT JOIN dag_versions b ON b.dag_version_id = d.building_version"""
+    LEFT JOIN dag_versions b ON b.dag_version_id = d.building_version"""  # noqa: S608 - constants only
 
 _JOB = """
     SELECT j.org_id, j.job_id, j.node_id, j.strategy, j.runtime, j.document, trace_now() AS now
@@ -55,9 +59,9 @@ _EDGES = f"""
 _TASKS = f"""
     SELECT s.state, count(*) AS number, (array_agg(s.task_id ORDER BY s.at, s.task_id))[1] AS first, min(s.at) AS at,
            (array_agg(s.error ORDER BY s.at, s.task_id))[1] AS error,
-           (array_agg(s.held_by ORDER BY s.at, s.task_id))[1] AS held_by
+           (array_agg(s.held_by ORDER BY s.at, s.task_id))[1] AS held_by, bool_and(s.is_final) AS is_final
     FROM (
-        SELECT t.task_id, t.error, t.held_by,
+        SELECT t.task_id, t.error, t.held_by, coalesce({is_final_error("t")}, false) AS is_final,
                coalesce(t.next_retry_at, CASE WHEN {SILENT} THEN t.lease_expires_at END,
                         t.ready_at, t.claimed_at, t.finished_at) AS at,
                CASE WHEN {SILENT} THEN 'silent'

@@ -9,11 +9,14 @@ from tracelake.dispatcher.engine.limits import is_quota
 from tracelake.dispatcher.engine.pressure.levels import Level
 from tracelake.dispatcher.predicates import is_failed_for_good
 from tracelake.dispatcher.quotas.book import QuotaBook
+from tracelake.dispatcher.views.dags import build_progress
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.words import counted, since, span, unit_words, waiting
 from tracelake.dispatcher.why import facts
-from tracelake.dispatcher.why.answer import Reason, Step, answer, reason, retry_or_skip
+from tracelake.dispatcher.why.answer import Reason, Step, answer, not_retried, reason, retry_or_skip
 from tracelake.dispatcher.why.buffered import buffered_reasons
+from tracelake.dispatcher.why.builds import failed_build, is_stuck
+from tracelake.dispatcher.why.empty_inputs import find_quiet_source
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.source import source_reasons
 from tracelake.dispatcher.why.stops import QUOTA_STEPS, find_limit, limit_words, over_quota, paused, pressed
@@ -43,7 +46,8 @@ async def why_job(connection: Connection, org_id: UUID, quotas: QuotaBook, dag: 
         subject = await facts.read_job(connection, versions["active_version"], dag, job)
     if subject is not None:
         pressure = await read_pressure(connection, org_id, quotas)
-        return answer("job", name, await job_reasons(connection, subject, pressure))
+        reasons = await job_reasons(connection, subject, pressure)
+        return answer("job", name, [*await _stuck_build(connection, versions, subject), *reasons])
     return answer("job", name, await _not_counting(connection, versions, dag, job))
 
 
@@ -67,19 +71,38 @@ async def job_reasons(connection: Connection, subject: Subject, pressure: Pressu
     return reasons or [_up_to_date(subject, edges)]
 
 
+async def _stuck_build(connection: Connection, versions: asyncpg.Record, active: Subject) -> list[Reason]:
+    """Tells of a changed definition of the job that cannot become active."""
+    building = versions["building_version"]
+    changed = None if building is None else await facts.read_job(connection, building, active.dag, active.job)
+    if changed is None or changed.node_id == active.node_id:
+        return []
+    build = await build_progress(connection, building)
+    if not is_stuck(build):
+        return []
+    return [await failed_build(connection, active.dag, building, versions["building_number"], build)]
+
+
 async def _not_counting(connection: Connection, versions: asyncpg.Record, dag: str, job: str) -> list[Reason]:
     newest, building = versions["newest_with_job"], versions["building_version"]
     version = [("version", f"{dag}@{newest}")]
     if building is not None and await facts.read_job(connection, building, dag, job) is not None:
-        text = f"It belongs to version {versions['building_number']} of {dag}, which is being built."
+        number = versions["building_number"]
+        build = await build_progress(connection, building)
+        if is_stuck(build):
+            return [await failed_build(connection, dag, building, number, build)]
+        text = f"It belongs to version {number} of {dag}, which is being built."
         return [reason("being_built", text, ("see the build", f"trace dags {dag} --watch"), references=version)]
-    back = ("activate it", f"trace activate {dag} {newest}")
+    sound = versions["sound_with_job"]
+    step = ("deploy a document that has it", "trace deploy FILE")
+    if sound is not None:
+        step = ("activate it" if sound == newest else f"activate version {sound}", f"trace activate {dag} {sound}")
     if versions["active_version"] is None:
         code, text = "no_active_version", f"No version of {dag} is active; version {newest} has the job."
     else:
         code = "not_in_active_version"
         text = f"Version {versions['active_number']} of {dag} is active and does not have it; version {newest} does."
-    return [reason(code, text, back, references=version)]
+    return [reason(code, text, step, references=version)]
 
 
 async def _edge(
@@ -122,6 +145,18 @@ async def _edge(
             )
         ]
     if edge["newest_at"] is None:
+        generation = (edge["dataset_uuid"], edge["dataset_version"])
+        source = await find_quiet_source(connection, subject.org_id, generation)
+        if source is not None:
+            return [
+                reason(
+                    "nothing_due",
+                    lambda it: (
+                        f"{it.possessive} input {dataset} has no event yet: {source} is running, and nothing is due."
+                    ),
+                    references=[*refers, ("job", source)],
+                )
+            ]
         return [
             reason(
                 "input_empty",
@@ -141,7 +176,7 @@ async def _held_edge(connection: Connection, subject: Subject, edge: asyncpg.Rec
     if holder is not None:
         state = f"at {unit_words(holder['unit_key'])} {state}"
         state += f' The error: "{holder["error"]}".' if holder["error"] else ""
-        steps = retry_or_skip(holder["task_id"])
+        steps = _retry_or_skip(subject, edge["failed_units"], holder["task_id"])
         references = [("task", holder["task_id"]), ("dataset", edge["dataset"])]
     text = f"input {edge['dataset']} is held {state}"
     return reason("edge_held", lambda it: f"{it.possessive} {text}", *steps, references=references)
@@ -198,8 +233,9 @@ async def _tasks(connection: Connection, subject: Subject) -> list[Reason]:
     see_running = (("see what runs", running),)
     reasons = []
     if row := tasks.get("failed"):  # what holds an input is named there
-        steps = (("see them", _failed_tasks(subject)), *retry_or_skip(row["first"]))
-        reasons.append(_of_tasks("tasks_failed", row, f"{_has(row)} failed for good{_first_error(row)}.", *steps))
+        steps = (("see them", _failed_tasks(subject)), *_retry_or_skip(subject, row["number"], row["first"]))
+        text = f"{_has(row)} failed {not_retried(final=row['is_final'])}{_first_error(row)}."
+        reasons.append(_of_tasks("tasks_failed", row, text, *steps))
     for state in ("held", "at_quota"):
         if row := tasks.get(state):
             key = await find_limit(connection, row["held_by"], subject.org_id)
@@ -255,6 +291,18 @@ def _up_to_date(subject: Subject, edges: list[asyncpg.Record]) -> Reason:
     unit = unit_words(newest["newest_unit"], newest["units"])
     text = f"has done everything that came in; the newest was {unit} of {dataset}, {age} ago."
     return reason("up_to_date", lambda it: f"{it.subject} {text}", references=[("dataset", dataset)])
+
+
+def _retry_or_skip(subject: Subject, number: int, first: UUID) -> tuple[Step, ...]:
+    """The ways out of failed tasks: all of them at once where there are several, then the first one."""
+    if number == 1:
+        return retry_or_skip(first)
+    failed = f"--dag {subject.dag} --job {subject.job} --failed"
+    return (
+        ("once the cause is corrected, retry them", f"trace retry {failed}"),
+        ("or go on without them", f"trace skip {failed}"),
+        ("or try one of them again", f"trace retry {first}"),
+    )
 
 
 def _failed_tasks(subject: Subject) -> str:

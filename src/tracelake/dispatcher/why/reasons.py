@@ -29,11 +29,11 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
             "Correct the query or the check, deploy, and retry it; or skip it and accept the gap.",
         ),
         "failed": (
-            "It failed for good: no attempt is left, or the error is not retryable.",
+            "It failed and is not retried: no attempt is left, or the error is not retryable.",
             "Fix the cause and retry it, or skip it and accept the gap.",
         ),
         "holds_edge": (
-            "Its unit failed for good, and later units of the same input wait so that no gap is left.",
+            "Its unit failed (no retries left), and later units of the same input wait so that no gap is left.",
             "Retry or skip it; then the input continues automatically.",
         ),
         "wakeup_failed": (
@@ -83,14 +83,19 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
     ("task", "fine"): {
         "canceled": ("A user cancelled it.", "Retry it if it is needed after all."),
         "completed": ("It is done.", "Nothing to do."),
-        "skipped": ("It failed for good and a user skipped it.", "Retry it if its unit is needed after all."),
+        "skipped": ("It failed (no retries left), and a user skipped it.", "Retry it if its unit is needed after all."),
         "superseded": (
             "Another version of the DAG is active and does not need it. It becomes ready again with its version.",
             "Nothing to do, or roll back.",
         ),
     },
     ("job", "blocked"): {
-        "edge_held": ("A unit of an input failed for good, and later units wait.", "Retry or skip the task."),
+        "build_failed": (
+            "Tasks of the build of a new version have failed and none is left that could run, so the version cannot "
+            "become active. The active version stays.",
+            "Look at the errors; correct the document and deploy it, or retry or skip the failed tasks.",
+        ),
+        "edge_held": ("A unit of an input failed (no retries left), and later units wait.", "Retry or skip the task."),
         "no_active_version": ("No version of the DAG is active.", "Activate one."),
         "not_in_active_version": (
             "The active version does not have the job.",
@@ -107,23 +112,28 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
             "is less than half full.",
             "Let the queue empty: more workers, a higher limit, or a faster job.",
         ),
-        "source_dead": ("The run of the source failed for good.", "Fix the cause and retry its task."),
+        "source_dead": ("The run of the source failed (no retries left).", "Fix the cause and retry its task."),
         "source_ended": (
             "The run of the source returned or was cancelled, and no other is started.",
             "Nothing, if it was meant to end. A cancelled run can be retried; if it returned, deploy a changed job.",
         ),
         "source_paused": ("A user paused the source. Its events are kept.", "Resume it."),
         "tasks_failed": (
-            "Tasks failed for good. They block nothing, but their units are missing.",
+            "Tasks failed (no retries left). They block nothing, but their units are missing.",
             "Retry or skip them.",
         ),
     },
     ("job", "waiting"): {
+        "unit_awaits_task": (
+            "A unit has changed and is computed again when a task has ended: one upstream that will change it once "
+            "more, one of the unit before it, or one of its own that began before the change.",
+            "Wait for the task.",
+        ),
         "unit_waits": (
-            "A unit has changed and cannot be computed yet: its inputs do not cover it, or work upstream will change "
-            "it once more.",
-            "Wait for the task that is named, or compute what is missing. A gap that was skipped stays: retry that "
-            "task, or trigger its unit.",
+            "A unit has changed and cannot be computed yet: its inputs do not cover it, or the unit before it is not "
+            "computed.",
+            "Wait if the unit before it is being computed; else compute what is missing. A gap that was skipped stays: "
+            "retry that task, or trigger its unit.",
         ),
         "cursor_passed": (
             "The newest event of a source is below the cursor that its reader has reached, and has no `revision`. "
@@ -196,6 +206,11 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
         "tasks_running": ("Tasks are running.", "Wait."),
     },
     ("job", "fine"): {
+        "nothing_due": (
+            "An input has no event yet, and its source is running: it announces the input when there is something for "
+            "it, as a follower does with units that are final.",
+            "Nothing to do.",
+        ),
         "up_to_date": ("All its events are processed.", "Nothing to do."),
         "window_open": (
             "All windows that are over are computed; the last one is computed when its inputs have passed its end.",
@@ -222,7 +237,7 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
     },
     ("dataset", "waiting"): {
         "not_fresh": (
-            "A check of kind `freshness` fails: the newest commit is older than the check allows.",
+            "A check of kind `freshness` fails: the newest commit or block is older than the check allows.",
             "Look at the other reasons; if there are none, check whether its sources still have new data.",
         ),
         "backlog_full": (

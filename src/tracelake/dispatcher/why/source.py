@@ -3,11 +3,12 @@
 import asyncpg
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.predicates import is_final_error
 from tracelake.dispatcher.views.pressure import Pressure
 from tracelake.dispatcher.views.shared import HEARD_AT, SILENT
 from tracelake.dispatcher.views.words import since, span, unit_words
 from tracelake.dispatcher.why import facts
-from tracelake.dispatcher.why.answer import Reason, reason
+from tracelake.dispatcher.why.answer import Reason, not_retried, reason
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.stops import over_quota, paused, pressed
 
@@ -21,7 +22,8 @@ _SAID = """
 
 _RUN = f"""
     SELECT t.task_id, t.status, t.attempt, t.next_retry_at, t.finished_at, t.superseded, t.cancel_requested, t.error,
-           t.claimed_at, t.outcome, t.lease_expires_at, {HEARD_AT} AS heard_at, {SILENT} AS silent
+           t.claimed_at, t.outcome, t.lease_expires_at, {is_final_error("t")} AS is_final, {HEARD_AT} AS heard_at,
+           {SILENT} AS silent
     FROM tasks t JOIN jobs j USING (job_id)
     WHERE t.node_id = $1 AND t.edge = -1 AND t.unit_end IS NULL AND t.unit_key = 'run' AND t.revision = ''"""  # noqa: S608 - constants only
 """The one task of an always_on source."""
@@ -132,7 +134,8 @@ def _ended(subject: Subject, run: asyncpg.Record) -> Reason:
 
 
 def _dead(subject: Subject, run: asyncpg.Record) -> Reason:
-    text = f"run failed for good {since(run['finished_at'], subject.now)} ago {_error(run)}."
+    ended, why = since(run["finished_at"], subject.now), not_retried(final=run["is_final"])
+    text = f"run failed {ended} ago {why} {_error(run)}."
     step = ("start it again", f"trace retry {run['task_id']}")
     return reason("source_dead", lambda it: f"{it.possessive} {text}", step, references=[("task", run["task_id"])])
 

@@ -7,24 +7,30 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.limits import is_quota
+from tracelake.dispatcher.predicates import has_no_failures, is_final_error
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import HEARD_AT, SILENT
 from tracelake.dispatcher.views.words import counted, since, span, unit_words, waiting
 from tracelake.dispatcher.why import facts
-from tracelake.dispatcher.why.answer import Reason, Step, answer, reason, retry_or_skip
+from tracelake.dispatcher.why.answer import Reason, Step, answer, not_retried, reason, retry_or_skip
 from tracelake.dispatcher.why.stops import QUOTA_STEPS, find_limit, limit_words
 from tracelake.errors import TraceError
 from tracelake.model.task import RevisionKind
 from tracelake.wire.why import WhyReply
 
 _TASK = f"""
-    SELECT t.*, {HEARD_AT} AS heard_at, {SILENT} AS silent,
+    SELECT t.*, {is_final_error("t")} AS is_final, {HEARD_AT} AS heard_at, {SILENT} AS silent,
            j.dag_name, j.name, j.runtime, j.max_concurrency, a.number AS active_number, n.sweep, n.sweep_reason,
            EXISTS (SELECT FROM dag_version_jobs v JOIN jobs s ON s.job_id = v.job_id
-                   WHERE v.dag_version_id = d.active_version AND s.node_id = t.node_id) AS counts,
+                   WHERE v.dag_version_id IN (d.active_version, d.building_version)
+                     AND s.node_id = t.node_id) AS may_run,
            (SELECT max(b.number) FROM dag_version_jobs v JOIN jobs s USING (job_id)
             JOIN dag_versions b USING (dag_version_id) WHERE s.node_id = t.node_id) AS own_number,
+           (SELECT max(b.number) FROM dag_version_jobs v JOIN jobs s USING (job_id)
+            JOIN dag_versions b USING (dag_version_id)
+            WHERE s.node_id = t.node_id AND {has_no_failures("b")}) AS sound_number,
            EXISTS (SELECT FROM run_logs l WHERE l.task_id = t.task_id AND l.invoked) AS has_log,
+           EXISTS (SELECT FROM run_logs l WHERE l.task_id = t.task_id AND l.bundle_id IS NOT NULL) AS is_function,
            trace_now() AS now
     FROM tasks t JOIN jobs j USING (job_id)
     LEFT JOIN nodes n ON n.node_id = j.node_id
@@ -175,7 +181,7 @@ async def _canceled(connection: Connection, row: asyncpg.Record) -> Reason:
         error = row["error"] or ""
         by = error if error.startswith("superseded by version") else f"superseded by version {row['active_number']}"
         text = f"It was {by} {ended}; it comes back when a version that has it is active again."
-        dag, own = row["dag_name"], row["own_number"]
+        dag, own = row["dag_name"], row["sound_number"]
         steps = () if own is None else (("activate its version again", f"trace rollback {dag} --to {own}"),)
         return reason("superseded", text, *steps, references=[*_job(row), *_version(dag, row["active_number"])])
     request = await connection.fetchrow(_WHO, row["org_id"], f"task:{row['task_id']}")
@@ -184,11 +190,11 @@ async def _canceled(connection: Connection, row: asyncpg.Record) -> Reason:
 
 
 def _log_step(row: asyncpg.Record) -> tuple[Step, ...]:
-    return (("see what it printed", f"trace logs {row['task_id']}"),) if row["has_log"] else ()
+    return (("see its log", f"trace logs {row['task_id']}"),) if row["has_log"] else ()
 
 
 async def _failed(connection: Connection, row: asyncpg.Record) -> list[Reason]:
-    error_text = (row["error"] or "").partition("\n")[0] if row["has_log"] else row["error"]  # the log has the rest
+    error_text = (row["error"] or "").partition("\n")[0] if row["is_function"] else row["error"]  # the log has the rest
     error = f'with "{error_text}"' if error_text else "without saying why"
     if row["outcome"] == "Timeout":
         error = "because its lease ran out"
@@ -203,13 +209,14 @@ async def _failed(connection: Connection, row: asyncpg.Record) -> list[Reason]:
         text = f"It failed {error}, and was skipped {since(row['skipped_at'], now)} ago."
         return [reason("skipped", text, ("try it after all", f"trace retry {row['task_id']}"), references=_job(row))]
     retry, skip = retry_or_skip(row["task_id"])
-    text = f"It failed for good {ended} ago at attempt {row['attempt']}{of} {error}."
-    if not row["counts"] and row["own_number"] is not None and row["active_number"] is not None:
-        # Work of a version that is not active is not tried again.
+    text = f"It failed {ended} ago at attempt {row['attempt']}{of} {not_retried(final=row['is_final'])} {error}."
+    if not row["may_run"] and row["own_number"] is not None and row["active_number"] is not None:
+        # Work of a version that is neither active nor being built is not tried again; and nobody should go back to one
+        # that failed.
         text += f" Its version is not active; version {row['active_number']} is."
-        retry = ("activate its version again", f"trace rollback {row['dag_name']} --to {row['own_number']}")
+        retry = ("see the active version", f"trace jobs {row['dag_name']}")
     if (row["error"] or "").startswith("check_failed: "):
-        reasons = [await _check_failed(connection, row, text, retry, skip)]
+        reasons = [await _check_failed(connection, row, text, *_log_step(row), retry, skip)]
     else:
         reasons = [reason("failed", text, *_log_step(row), retry, skip, references=_job(row))]
     edge = None

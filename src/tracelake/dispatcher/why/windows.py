@@ -55,4 +55,7 @@ def _reason(subject: Subject, row: asyncpg.Record) -> Reason:
     if row["waits_for"] is not None:
         steps = (("see that task", f"trace tasks {row['waits_for']}"),)
         references = [("task", row["waits_for"])]
-    return reason("unit_waits", f"The unit {unit}{others} waits for {waited}: {text}.", *steps, references=references)
+    code = "unit_waits" if row["waits_for"] is None else "unit_awaits_task"  # the end of the task brings it along
+    have = "has" if row["number"] == 1 else "have"
+    text = f"The unit {unit}{others} {have} waited {waited}: {text}."
+    return reason(code, text, *steps, references=references)

@@ -38,7 +38,7 @@ class BufferPublishCall(AttemptCall[PublishReceipt]):
             raise self.objection
         assert self.artifact is not None
         output = output_for(job, body.dataset_uuid, body.dedupe_scope, body.dataset_version)
-        if output.dataset.storage is not Storage.BUFFERED:
+        if output.storage is not Storage.BUFFERED:
             raise TraceError("dataset_forbidden", "This output is not a buffered dataset.", field="dataset_uuid")
         publish = BufferPublish(
             publish_id=new_id(),

@@ -79,8 +79,9 @@ class CompleteCall(AnnouncingCall[CompletionResult]):
         result = msgspec.json.encode(body.outputs).decode() if body.outputs else None
         plan = context.plan
         plan.changes.append(StateChange(task, ended, result, called=self.received))
-        if body.spark is not None:
-            plan.spark_metrics.append((task.task_id, task.attempt, msgspec.json.encode(body.spark).decode()))
+        if body.spark is not None or body.operator_package is not None:
+            figures = msgspec.json.encode(body.spark or {}).decode()
+            plan.spark_metrics.append((task.task_id, task.attempt, figures, body.operator_package))
         plan.check_results.extend(_check_rows(body, task, job))
         plan.publications.extend(moves)
         plan.events.extend(events)
@@ -132,7 +133,7 @@ def _check_outputs(body: CompleteRequest, task: Task, job: Job, config: Dispatch
             raise TraceError("prefix_forbidden", field="outputs.location")
     for published in body.datasets_published:
         output = output_for(job, published.dataset_uuid, None, published.dataset_version)
-        if output.dataset.storage is not Storage.S3:
+        if output.storage is not Storage.S3:
             raise TraceError(
                 "dataset_forbidden", "Only outputs with `storage: s3` publish files.", field="datasets_published"
             )
@@ -189,7 +190,7 @@ def _check_announced(
     announced = [(event.dataset_uuid, unit_of(event.cursor, event.partition_key)) for event in events]
     for dataset_uuid, unit in (*announced, *waiting):
         output = job.by_dataset.get(dataset_uuid)
-        if output is None or output.dataset.storage is not Storage.S3:
+        if output is None or output.storage is not Storage.S3:
             continue
         if (dataset_uuid, unit) not in committed and (dataset_uuid, WHOLE) not in committed:
             published = (

@@ -15,8 +15,9 @@ from tracelake.dispatcher.engine.calls.call import (
 )
 from tracelake.dispatcher.engine.file_publications import WHOLE
 from tracelake.dispatcher.engine.plan import EventReceipt, NewEvent, event_key, unit_of
+from tracelake.errors import TraceError
 from tracelake.model import lifecycle
-from tracelake.model.job import Job
+from tracelake.model.job import Job, Storage
 from tracelake.model.task import Task
 from tracelake.wire.task_calls import EventsRequest
 from tracelake.wire.units import EventIn
@@ -49,9 +50,11 @@ def new_events(
     rows = []
     for event in events:
         output = output_for(job, event.dataset_uuid, None, event.dataset_version)
+        if event.first is not None and output.storage is not Storage.POSTGRES:
+            raise TraceError("body_invalid", "Only a table that the task writes has positions.", field="events.first")
         unit = unit_of(event.cursor, event.partition_key)
         revision = committed.get((event.dataset_uuid, unit), committed.get((event.dataset_uuid, WHOLE)))
-        awaits_commit = not output.dataset.storage.routes_at_once
+        awaits_commit = not output.storage.routes_at_once
         key = event_key(producer, event)
         rows.append(NewEvent(key, task.org_id, task.attempt, event, awaits_commit, revision, *shared))
     return rows

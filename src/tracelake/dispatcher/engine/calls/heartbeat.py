@@ -1,4 +1,7 @@
-"""Heartbeats: a worker extends the lease of its attempt, also late, unless a newer attempt was claimed."""
+"""Heartbeats: a worker extends the lease of its attempt, also late, unless a newer attempt was claimed.
+
+That of a follower of a chain also says how far it is.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,10 +16,11 @@ from tracelake.dispatcher.engine.calls.call import (
     always,
     require,
 )
-from tracelake.dispatcher.engine.plan import StateChange
+from tracelake.dispatcher.engine.plan import SourceProgress, StateChange
 from tracelake.model import lifecycle
 from tracelake.model.job import Job
 from tracelake.model.task import Task
+from tracelake.wire.head_progress import HeadProgress
 from tracelake.wire.task_calls import HeartbeatRequest
 
 
@@ -55,4 +59,28 @@ class HeartbeatCall(AttemptCall[HeartbeatAnswer]):
             lease_seconds=locked.job.lease_seconds,
         )
         context.plan.changes.append(StateChange(locked.task, extended))
+        if self.body.progress is not None and _is_run(extended):
+            context.plan.progress.append(_progress(extended, self.body.progress))
         return always(HeartbeatAnswer(extended, locked.job, locked.now, locked.paused))
+
+
+def _is_run(task: Task) -> bool:
+    """Whether it is the run of an always_on source; nothing else has endless attempts."""
+    return task.max_attempts is None and task.node_id is not None
+
+
+def _progress(task: Task, progress: HeadProgress) -> SourceProgress:
+    assert task.node_id is not None
+    return SourceProgress(
+        task.node_id,
+        task.org_id,
+        task.attempt,
+        progress.state,
+        progress.head,
+        progress.stored,
+        progress.stored_time,
+        progress.announced,
+        progress.reorgs,
+        progress.last_reorg_depth,
+        progress.max_reorg_depth,
+    )

@@ -18,7 +18,7 @@ from tracelake.dispatcher.engine.calls.call import (
 from tracelake.dispatcher.engine.plan import AuditEntry, StateChange, wake_of
 from tracelake.errors import TraceError
 from tracelake.model import lifecycle
-from tracelake.model.task import Task
+from tracelake.model.task import Status, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class TaskActionResult:
 
     task: Task
     duplicate: bool
+    changed: bool = False
+    """The task is not as the caller saw it, and nothing was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class CancelCall(Call[TaskActionResult]):
     task_id: UUID = field()
     by: Actor | None = None
     """None: a platform service, which sees every org."""
+    seen_attempt: int | None = None
+    """The caller saw the task at this attempt, not ended; it may have started meanwhile, and is cancelled then too."""
 
     needs = CallNeeds()
     routing_org = None
@@ -41,6 +45,8 @@ class CancelCall(Call[TaskActionResult]):
     def decide(self, locked: LockedTask | None, context: DecisionContext) -> Respond[TaskActionResult]:
         locked = require(locked) if self.by is None else _require_own(locked, self.by)
         task = locked.task
+        if self.seen_attempt is not None and task.finished and task.status is not Status.CANCELED:
+            return always(TaskActionResult(task, duplicate=False, changed=True))
         canceled = lifecycle.cancel(task, locked.now)
         if canceled is not None:
             context.plan.changes.append(StateChange(task, canceled))
@@ -55,6 +61,8 @@ class RetryCall(Call[TaskActionResult]):
 
     task_id: UUID = field()
     by: Actor = field()
+    seen_attempt: int | None = None
+    """The caller saw this attempt of the task fail, with no retry left; None: it is retried as it is now."""
 
     needs = CallNeeds(superseded=True)
 
@@ -65,6 +73,9 @@ class RetryCall(Call[TaskActionResult]):
     def decide(self, locked: LockedTask | None, context: DecisionContext) -> Respond[TaskActionResult]:
         locked = _require_own(locked, self.by)
         task, job = locked.task, locked.job
+        if self.seen_attempt is not None and not _awaits_decision(task, self.seen_attempt):
+            duplicate = task.status is Status.QUEUED and task.attempt == self.seen_attempt
+            return always(TaskActionResult(task, duplicate=duplicate, changed=not duplicate))
         if locked.superseded:
             raise TraceError(
                 "task_finished",
@@ -89,6 +100,8 @@ class SkipCall(Call[TaskActionResult]):
 
     task_id: UUID = field()
     by: Actor = field()
+    seen_attempt: int | None = None
+    """The caller saw this attempt of the task fail, with no retry left; None: it is skipped as it is now."""
 
     needs = CallNeeds()
     routing_org = None
@@ -96,6 +109,9 @@ class SkipCall(Call[TaskActionResult]):
     def decide(self, locked: LockedTask | None, context: DecisionContext) -> Respond[TaskActionResult]:
         locked = _require_own(locked, self.by)
         task = locked.task
+        if self.seen_attempt is not None and not _awaits_decision(task, self.seen_attempt):
+            duplicate = task.attempt == self.seen_attempt and task.skipped_at is not None and task.finished
+            return always(TaskActionResult(task, duplicate=duplicate, changed=not duplicate))
         skipped = lifecycle.skip(task, locked.now)
         if skipped is not None:
             context.plan.changes.append(StateChange(task, skipped))
@@ -109,6 +125,12 @@ def _require_own(locked: LockedTask | None, by: Actor) -> LockedTask:
     if locked.task.org_id != by.org_id:
         raise TraceError("task_not_found")
     return locked
+
+
+def _awaits_decision(task: Task, attempt: int) -> bool:
+    """Whether the task failed with this attempt, has no retry left, and nobody has accepted the gap."""
+    failed = task.status is Status.FAILED and task.finished and task.skipped_at is None
+    return failed and task.attempt == attempt
 
 
 def _audit(by: Actor, task: Task, action: str, details: dict[str, Any]) -> AuditEntry:

@@ -47,7 +47,7 @@ _ROOM = "SELECT max_depth - depth FROM pressure WHERE node_id = $1"
 
 _EVENTS = """
     SELECT routed_seq, event_id, org_id, dataset_uuid, dataset_version, cursor, partition_key, range_start, range_end,
-           effective_revision, invalidates, producer, traceparent, revision_kind, invalidation_id
+           effective_revision, invalidates, producer, traceparent, revision_kind, invalidation_id, first_position
     FROM events WHERE dataset_uuid = $1 AND dataset_version = $2 AND routed_seq > $3 AND routed_seq <= $4
     ORDER BY routed_seq LIMIT $5"""
 

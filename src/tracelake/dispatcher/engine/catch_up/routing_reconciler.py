@@ -67,7 +67,8 @@ _SET_FAILED = """
     UPDATE edges SET failed_units = $3 WHERE node_id = $1 AND input_index = $2 AND failed_units <> $3"""
 
 # Routed events without their task at a live edge. A cursor that the edge has passed needs none of its own unless it has
-# a revision, only one that reads it. The task of a join has the revisions of all its inputs: there the unit must do.
+# a revision, only one that reads it. The task of a join has the revisions of all its inputs: there the unit must do. A
+# task that was brought up to date for a newer event stands for the older one as well.
 # Edge by edge: the index of routed events begins with the generation.
 _MISSING = """
     SELECT v.routed_seq, e.org_id, e.node_id, e.input_index, j.strategy, v.unit, v.range_start, v.range_end
@@ -95,7 +96,7 @@ _MISSING = """
       ELSE
           NOT EXISTS (
               SELECT FROM tasks t WHERE t.node_id = e.node_id AND t.edge = w.edge AND t.unit_end = w.unit_end
-                AND t.unit_key = v.unit AND (w.joins
+                AND t.unit_key = v.unit AND (w.joins OR t.input_order[2] >= v.routed_seq
                   OR (t.revision, t.revision_kind) IN ((v.effective_revision, v.revision_kind),
                                                        (w.again, 'invalidation'))))
           AND NOT (w.unit_end IS NULL AND EXISTS (

@@ -23,8 +23,9 @@ from tracelake.dispatcher.engine.routing.pending_units import ChangedUnit, Waiti
 from tracelake.dispatcher.engine.routing.units import ALL_INPUTS, UnitRequest, draft
 from tracelake.dispatcher.engine.routing.upstream_graph import UpstreamGraph, UpstreamGraphs
 from tracelake.dispatcher.engine.routing.window_inputs import PREVIOUS_OPEN, Obstacle, WindowInputs
+from tracelake.dispatcher.engine.tables import table_units
 from tracelake.dispatcher.slices import pause_between
-from tracelake.model.dag import ReadMode
+from tracelake.model.dag import ReadMode, UnitGrid
 from tracelake.model.ids import new_id
 from tracelake.model.task import RevisionKind
 from tracelake.model.windows import LAST_POSITION, Window, next_window, shift_window, windows_between
@@ -37,10 +38,10 @@ AT_ONCE = 100
 # show the windows between that have no block, and the one behind it that may be complete only now.
 _TIMES = """
     SELECT min(m.time_min) AS time_min, max(m.time_max) AS time_max, (
-        SELECT b.time_max FROM dataset_units b
+        SELECT b.time_max FROM readable_units b
         WHERE b.dataset_uuid = $1 AND b.dataset_version = $2 AND b.range_start < $3
         ORDER BY b.range_start DESC LIMIT 1) AS before, (
-        SELECT a.time_min FROM dataset_units a
+        SELECT a.time_min FROM readable_units a
         WHERE a.dataset_uuid = $1 AND a.dataset_version = $2 AND a.range_start > $3
         ORDER BY a.range_start LIMIT 1) AS behind
     FROM manifests m WHERE m.dataset_uuid = $1 AND m.dataset_version = $2 AND m.unit = $4"""
@@ -137,25 +138,47 @@ class ChangedUnits:
                 )
             return
         if WindowInputs(connection, graph).is_in_seconds(consumer) and not graph.is_in_seconds(item.generation):
-            times = await self._times(connection, event, item, span)
-            if times is None:
-                return
-            span = times
+            for times in await self._times(connection, event, item, span):
+                await self._touch_times(connection, consumer, item, change, *times, touched)
+            return
+        await self._touch_times(connection, consumer, item, change, span, span, touched)
+
+    async def _touch_times(
+        self,
+        connection: Connection,
+        consumer: Consumer,
+        item: ConsumerInput,
+        change: ChangedUnit,
+        span: Window,
+        around: Window,
+        touched: TouchedUnits,
+    ) -> None:
+        """`span` and what lies `around` it are positions of the consumer's own units."""
+        spec, grid = consumer.spec(item), consumer.job.units
         if spec.read is ReadMode.UNIT and grid is None:
             touched.add(consumer, replace(change, window=span))
             return
-        if grid is not None:
-            windows = windows_between(grid, span.start, span.end)
-            last = shift_window(grid, windows[-1], spec.lookback)
-            while windows[-1].start < last.start:
-                windows.append(next_window(grid, windows[-1]))
-            if spec.read is not ReadMode.LATEST:
-                for number, window in enumerate(windows):
-                    await pause_between(number)
-                    touched.add(consumer, replace(change, window=window))
+        if grid is not None and spec.read is not ReadMode.LATEST:
+            windows = _windows_reading(grid, span, spec.lookback)
+            if around != span:
+                windows += await self._not_computed(
+                    connection, consumer, [w for w in _windows_reading(grid, around, spec.lookback) if w not in windows]
+                )
+            for number, window in enumerate(windows):
+                await pause_between(number)
+                touched.add(consumer, replace(change, window=window))
         if spec.read in (ReadMode.HISTORY, ReadMode.LATEST) or grid is None:
             end = LAST_POSITION if spec.read is not ReadMode.WINDOW else span.end
             await self._touch_existing(connection, consumer, replace(change, window=Window(span.start, end)), touched)
+
+    async def _not_computed(self, connection: Connection, consumer: Consumer, windows: list[Window]) -> list[Window]:
+        """Those windows beside a changed unit that may be complete only now. Of others the unit changes nothing."""
+        if not windows or len(windows) > AT_ONCE:
+            return windows
+        place = (connection, consumer.node_id, windows[0].start)
+        existing = await pending_units.list_existing(*place, windows[-1].end, 2 * AT_ONCE)
+        pending = {unit.window for unit in await pending_units.load_from(*place, 2 * AT_ONCE)}
+        return [window for window in windows if window in pending or window not in existing]
 
     async def _touch_existing(
         self,
@@ -184,6 +207,8 @@ class ChangedUnits:
         spans: list[Window] = []
         if event.range_start is not None and event.range_end is not None:
             spans.append(Window(event.range_start, event.range_end))
+        elif event.cursor is not None and event.first_position is not None:
+            spans.append(Window(event.first_position, event.cursor))
         elif event.cursor is not None:
             row = await connection.fetchrow(_UNIT_OF_CURSOR, *item.generation, event.cursor)
             if row is not None and row["range_end"] >= event.cursor:
@@ -195,17 +220,40 @@ class ChangedUnits:
 
     async def _times(
         self, connection: Connection, event: RoutedEvent, item: ConsumerInput, span: Window
-    ) -> Window | None:
-        """The times of these blocks; None if nobody knows them."""
+    ) -> list[tuple[Window, Window]]:
+        """The times of these blocks, each without and with the blocks around them; none if they are unknown.
+
+        Of files, in all revisions together. Of a table that tasks write, those of now, and those from before the event.
+        """
+        if self.drafts.has_positions(item.generation):
+            spans = await self._times_of_table(connection, event, item, span)
+            if spans or self.drafts.is_direct_table(item.generation):
+                return spans
         row = await connection.fetchrow(_TIMES, *item.generation, span.start, f"p:{span.start}-{span.end}")
         assert row is not None
         if row["time_min"] is None and event.invalidates is not None:  # not a unit, but a range over several
             row = await connection.fetchrow(_TIMES_BETWEEN, *item.generation, *span)
             assert row is not None
         if row["time_min"] is None:
-            return None
+            return []
         times = [row[name] for name in ("time_min", "time_max", "before", "behind") if row[name] is not None]
-        return Window(min(times), max(times))
+        return [(Window(row["time_min"], row["time_max"]), Window(min(times), max(times)))]
+
+    async def _times_of_table(
+        self, connection: Connection, event: RoutedEvent, item: ConsumerInput, span: Window
+    ) -> list[tuple[Window, Window]]:
+        spans: list[tuple[Window, Window]] = []
+        times = await table_units.read_times(connection, item.generation, *span)
+        if times is not None:
+            before = await table_units.read_times(connection, item.generation, span.start - 1, span.start - 1)
+            behind = await table_units.read_times(connection, item.generation, span.end + 1, span.end + 1)
+            around = [*times, *(before or ()), *(behind or ())]
+            spans.append((Window(*times), Window(min(around), max(around))))
+        wrong = None if event.invalidates is None else _INVALIDATES.decode(event.invalidates)
+        if wrong is not None and wrong.time_min is not None and wrong.time_max is not None:
+            former = Window(wrong.time_min, wrong.time_max)
+            spans.append((former, former))
+        return spans
 
     # --- which of them get a task
 
@@ -320,3 +368,12 @@ class ChangedUnits:
 
 def _reads_previous(consumer: Consumer) -> bool:
     return any(item.read is ReadMode.PREVIOUS for item in consumer.job.inputs)
+
+
+def _windows_reading(grid: UnitGrid, span: Window, lookback: int) -> list[Window]:
+    """The windows that read a range: those that it lies in, and as many behind them as look back."""
+    windows = windows_between(grid, span.start, span.end)
+    last = shift_window(grid, windows[-1], lookback)
+    while windows[-1].start < last.start:
+        windows.append(next_window(grid, windows[-1]))
+    return windows

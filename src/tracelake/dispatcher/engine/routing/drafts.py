@@ -14,6 +14,7 @@ from tracelake.dispatcher.engine.routing.coverage import NewestRevision, Presenc
 from tracelake.dispatcher.engine.routing.directory import EdgeKey
 from tracelake.dispatcher.engine.routing.edges import EdgeState
 from tracelake.dispatcher.engine.routing.units import UnitRequest, draft
+from tracelake.dispatcher.engine.tables import table_units
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.slices import pause_between
@@ -33,6 +34,17 @@ _PREDECESSORS = """
           AND t.revision_kind <> 'manual'
         ORDER BY t.unit_end DESC LIMIT 1) AS before
     FROM unnest($1::int[], $2::uuid[], $3::int[], $4::bigint[]) AS q(number, node_id, edge, cursor)"""
+
+# The committed unit of files that ends with a cursor. Units upstream may be committed in any order, so what the edge
+# has passed does not tell where one begins.
+_UNITS_OF_CURSORS = """
+    SELECT q.number, u.range_start
+    FROM unnest($1::int[], $2::uuid[], $3::uuid[], $4::bigint[]) AS q(number, dataset_uuid, dataset_version, cursor)
+    CROSS JOIN LATERAL (
+        SELECT range_start, range_end FROM dataset_units d
+        WHERE d.dataset_uuid = q.dataset_uuid AND d.dataset_version = q.dataset_version AND d.range_start <= q.cursor
+        ORDER BY d.range_start DESC LIMIT 1) u
+    WHERE u.range_end = q.cursor"""
 
 # Cursors that no unit of the edge reads, though it has passed them. There are none unless a task was lost. The unit
 # that reads a cursor is the first one that ends there or behind it; what a person asked for stands in for none.
@@ -67,6 +79,7 @@ class TaskDrafts:
         tasks: list[NewTask] = []
         below: list[UnitRequest] = []
         joins: list[UnitRequest] = []
+        starts = await self._starts(connection, requests)
         for number, request in enumerate(requests):
             await pause_between(number)
             if request.consumer.joins:
@@ -77,13 +90,44 @@ class TaskDrafts:
                 edge = states[(request.consumer.node_id, request.input.input_index)]
                 # A manual run says that its own unit is there, and nothing of what lies before it.
                 if request.cursor > edge.routed and not request.again and request.kind is not RevisionKind.MANUAL:
-                    tasks.append(self._draft(request, after=edge.routed))
+                    if (start := starts.get((request.input.generation, request.cursor))) is not None:
+                        after = start - 1
+                    else:
+                        after = edge.routed if edge.routed >= 0 else await self._before_first(connection, request)
+                    tasks.append(self._draft(request, after=after))
                     edge.advance(request.cursor)
                 elif request.revision:
                     below.append(request)
         tasks += await self._draft_below(connection, below, tasks)
         tasks += await self._draft_joins(connection, joins)
         return tasks
+
+    async def _starts(
+        self, connection: Connection, requests: Sequence[UnitRequest]
+    ) -> dict[tuple[Generation, int | None], int]:
+        """Where the units of files begin that end with these cursors."""
+        cursors = {
+            (request.input.generation, request.cursor)
+            for request in requests
+            if request.cursor is not None
+            and request.consumer.job.strategy is Strategy.PER_UPDATE
+            and self._storage(request.input.generation) is Storage.S3
+        }
+        if not cursors:
+            return {}
+        places = sorted(cursors, key=str)
+        rows = await connection.fetch(
+            _UNITS_OF_CURSORS,
+            *columns((number, *generation, cursor) for number, (generation, cursor) in enumerate(places)),
+        )
+        return {places[row["number"]]: row["range_start"] for row in rows}
+
+    async def _before_first(self, connection: Connection, request: UnitRequest) -> int:
+        """The position before all of a dataset: of a table that tasks write, the one before its first row."""
+        if not self.is_direct_table(request.input.generation):
+            return -1
+        first = await table_units.read_first(connection, request.input.generation)
+        return -1 if first is None or request.cursor is None else min(first, request.cursor) - 1
 
     async def draft_manual(self, connection: Connection, request: UnitRequest) -> NewTask | None:
         """Drafts the task of a unit that a person asks for; None if a join lacks it. The edge's cursor stays.
@@ -135,6 +179,7 @@ class TaskDrafts:
         if not requests:
             return []
         rows = await connection.fetch(_PREDECESSORS, *_places(requests))
+        starts = await self._starts(connection, requests)
         units: dict[EdgeKey, dict[int, int]] = {}
         for task in drafted:
             _note_unit(units, task)
@@ -143,13 +188,16 @@ class TaskDrafts:
             assert request.cursor is not None
             edge_units = units.get((request.consumer.node_id, request.edge), {})
             after = row["same"] if row["same"] is not None else edge_units.get(request.cursor)
+            start = starts.get((request.input.generation, request.cursor))
+            if after is None and start is not None:
+                after = start - 1
             if after is None:
                 ends = [
                     -1 if row["before"] is None else row["before"],
                     *(end for end in edge_units if end < request.cursor),
                 ]
                 after = max(ends)
-            task = self._draft(request, after=after)
+            task = replace(self._draft(request, after=after), renews=await self._is_renewable(connection, request))
             _note_unit(units, task)
             tasks.append(task)
         return tasks
@@ -189,11 +237,36 @@ class TaskDrafts:
     def _presence(self, request: UnitRequest, generation: Generation) -> Presence:
         return Presence(generation, request.unit_key, request.start, request.end, usual=self.usual_revision(generation))
 
+    async def _is_renewable(self, connection: Connection, request: UnitRequest) -> bool:
+        """Whether a task of the unit that waits in the queue is brought up to date, so that there is no second one.
+
+        It would read the newest rows anyhow: of files, or of a table whose positions are replaced. Each event without
+        rows, and what a person asks for, has a task of its own."""
+        if request.kind is RevisionKind.MANUAL:
+            return False
+        if self._storage(request.input.generation) is Storage.S3:
+            return True
+        if not request.again or not self.is_direct_table(request.input.generation):
+            return False
+        return await table_units.read_first(connection, request.input.generation) is not None
+
+    def is_direct_table(self, generation: Generation) -> bool:
+        """Whether tasks write the rows themselves, each with a position."""
+        return self._storage(generation) is Storage.POSTGRES
+
+    def has_positions(self, generation: Generation) -> bool:
+        """Whether tasks write rows themselves, each with a position; of a live dataset, a part of them."""
+        return self._storage(generation) in (Storage.POSTGRES, Storage.LIVE)
+
+    def _storage(self, generation: Generation) -> Storage | None:
+        dataset = self.definitions.dataset(generation[0])
+        return None if dataset is None else dataset.storage
+
     def usual_revision(self, generation: Generation) -> str:
         """The revision of a first time: 1 for files, which count commits; none for everything else."""
         dataset = self.definitions.dataset(generation[0])
         assert dataset is not None, "loaded with its readers, or when the transaction began to speak of it"
-        return "1" if dataset.storage is Storage.S3 else ""
+        return "1" if dataset.storage.has_files else ""
 
 
 def _places(requests: Sequence[UnitRequest]) -> list[list[Any]]:

@@ -32,6 +32,13 @@ _IS_ANNOUNCED = """
 
 _IS_WHOLE = "SELECT EXISTS (SELECT FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2 AND unit = '*')"
 
+_ANNOUNCED = """
+    SELECT EXISTS (SELECT FROM dataset_keys WHERE dataset_uuid = $1 AND dataset_version = $2 AND unit = $3)
+        OR EXISTS (SELECT FROM tasks WHERE node_id = $4 AND edge = -1 AND unit_end = $5 AND unit_key = $3
+                   AND revision_kind <> 'manual')"""
+
+_IS_WHOLE = "SELECT EXISTS (SELECT FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2 AND unit = '*')"
+
 _COMMITTED = """
     SELECT range_start, range_end FROM (
         (SELECT range_start, range_end FROM dataset_units
@@ -67,7 +74,7 @@ async def missing_ranges(connection: Connection, unit: InputUnit) -> list[str]:
     if unit.start is None or unit.end is None:
         return [] if await has_unit(connection, unit) else [unit.text]
     spans: list[tuple[int, int]] = []
-    if unit.storage is Storage.S3:
+    if unit.storage.has_files:
         if await connection.fetchval(_IS_WHOLE, *unit.input.generation):
             return []
         spans += [

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+import msgspec
+
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Generation, NewTask, RoutedEvent, StateChange, WritePlan
 from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
@@ -25,8 +27,10 @@ from tracelake.dispatcher.engine.routing.pending_units import ChangedUnit
 from tracelake.dispatcher.engine.routing.units import UnitRequest
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.slices import pause_between
+from tracelake.model.job import Storage
 from tracelake.model.task import RevisionKind
 from tracelake.model.windows import Window
+from tracelake.wire.units import Invalidates
 
 
 @dataclass(slots=True)
@@ -60,7 +64,7 @@ class EventRouter:
                 continue
             generation = (event.event.dataset_uuid, event.event.dataset_version)
             announced.setdefault(event.org_id, set()).add(generation)
-            if event.event.partition_key is not None:
+            if event.event.partition_key is not None or event.event.first is not None:
                 range_generations.add(generation)
         for publication in plan.publications:
             if publication.revision is None:
@@ -201,7 +205,7 @@ class EventRouter:
                 counts[key] += len(again)
                 again = [replace(request, traceparent=event.traceparent) for request in again]
             own = UnitRequest.of(event, consumer, item)
-            if own.unit_key not in {request.unit_key for request in again}:
+            if not self._is_change(event) and own.unit_key not in {request.unit_key for request in again}:
                 requests.append(own)
             requests += again
         return requests
@@ -230,10 +234,21 @@ class EventRouter:
         units = [
             self._event_presence(event)
             for event in events
-            if event.partition_key is not None or event.generation in joined
+            if (event.partition_key is not None or event.generation in joined) and not self._is_change(event)
         ]
         if units:
             await coverage.record(connection, units)
+
+    def _is_change(self, event: RoutedEvent) -> bool:
+        """Whether an event of a live dataset only says that stored blocks changed. Units are what announced the blocks
+        first, so the range of such an event is none."""
+        if event.invalidates is None or event.range_start is None or event.range_end is None:
+            return False
+        dataset = self.definitions.dataset(event.generation[0])
+        if dataset is None or dataset.storage is not Storage.LIVE:
+            return False
+        wrong = msgspec.json.decode(event.invalidates, type=Invalidates)
+        return wrong.start <= event.range_start and event.range_end <= wrong.end
 
     def _event_presence(self, event: RoutedEvent) -> Presence:
         usual = self.drafts.usual_revision(event.generation)

@@ -1,7 +1,8 @@
 """Whether the inputs of a window are there, and what of each a task reads.
 
-Windows of time are found among blocks by the times that each committed unit has (`dataset_units.time_min`, `time_max`),
-so no file is opened. Times never decrease from block to block, so units are in the order of their times.
+Windows of time are found among blocks by the times that each unit has (`readable_units.time_min`, `time_max`), so no
+file is opened. Times never decrease from block to block, so units are in the order of their times. Of a table that
+tasks write directly, each position has a time (`table_units`), and a window reads exactly its own positions.
 
 An input begins where it, or anything that it is made from, was first announced: a window that begins before that is
 complete from there on. So a unit at the beginning that is late, or has failed, keeps windows waiting; one that nobody
@@ -21,6 +22,7 @@ from tracelake.dispatcher.engine.routing import coverage
 from tracelake.dispatcher.engine.routing.coverage import Presence
 from tracelake.dispatcher.engine.routing.directory import Consumer, ConsumerInput
 from tracelake.dispatcher.engine.routing.upstream_graph import UpstreamGraph
+from tracelake.dispatcher.engine.tables import table_units
 from tracelake.model.dag import Input, ReadMode
 from tracelake.model.windows import LAST_POSITION, Window, previous_window, shift_window, window_at
 from tracelake.wire.units import ReadScope
@@ -35,15 +37,15 @@ UNIT_MISSING = "input_unit"
 _FIRST = """
     SELECT least(
         (SELECT min(range_start) FROM dataset_runs WHERE dataset_uuid = $1 AND dataset_version = $2),
-        (SELECT range_start FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2
+        (SELECT range_start FROM readable_units WHERE dataset_uuid = $1 AND dataset_version = $2
            AND range_start IS NOT NULL ORDER BY range_start LIMIT 1))"""
 
 _UNIT_AT = """
-    SELECT range_start, range_end, time_min, time_max FROM dataset_units
+    SELECT range_start, range_end, time_min, time_max FROM readable_units
     WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $3 ORDER BY range_start DESC LIMIT 1"""
 
 _UNIT_BY_TIME = """
-    SELECT range_start, range_end, time_min, time_max FROM dataset_units
+    SELECT range_start, range_end, time_min, time_max FROM readable_units
     WHERE dataset_uuid = $1 AND dataset_version = $2 AND time_max >= $3 ORDER BY time_max, range_start LIMIT 1"""
 
 _RUNS = """
@@ -51,12 +53,18 @@ _RUNS = """
     WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $4 AND range_end >= $3"""
 
 _UNITS = """
-    SELECT range_start, range_end FROM dataset_units
+    SELECT range_start, range_end FROM readable_units
     WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $4 AND range_end >= $3
-      AND range_start >= coalesce((SELECT max(range_start) FROM dataset_units
+      AND range_start >= coalesce((SELECT max(range_start) FROM readable_units
                                    WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $3), $3)"""
 
-_HAS_UNITS = "SELECT EXISTS (SELECT FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2)"
+_HAS_UNITS = "SELECT EXISTS (SELECT FROM readable_units WHERE dataset_uuid = $1 AND dataset_version = $2)"
+
+_TABLE_UNIT = """
+    SELECT range_start FROM (
+        SELECT range_start, range_end FROM table_units
+        WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $3 ORDER BY range_start DESC LIMIT 1) u
+    WHERE range_end >= $3"""
 
 _IS_PENDING = """
     SELECT EXISTS (SELECT FROM pending_units WHERE node_id = $1 AND unit_start = $2 AND unit_end = $3)"""
@@ -224,12 +232,12 @@ class WindowInputs:
         span = self._span(consumer, spec, window)
         by_time = in_seconds and not scope.in_seconds
         complete = consumer.job.units is None or consumer.job.units.when == "complete"
+        latest = spec.read is ReadMode.LATEST
         if by_time:
-            units = await self._by_time(item.generation, span, complete=complete, latest=spec.read is ReadMode.LATEST)
+            units = await self._by_time(item.generation, span, complete=complete, latest=latest)
         else:
-            units = await self._by_position(
-                item.generation, span, complete=complete, latest=spec.read is ReadMode.LATEST
-            )
+            units = await self._by_position(item.generation, span, complete=complete, latest=latest)
+        units = await self._narrow(item.generation, units, span, by_time=by_time, latest=latest)
         rows = (spec.by, *span) if spec.by is not None and spec.read is not ReadMode.LATEST else (None, None, None)
         return replace(
             scope,
@@ -346,6 +354,26 @@ class WindowInputs:
         if low is None or last is None or low.start > last.start:
             return await self._nearest(generation, first if behind is None else behind.start)
         return _FoundUnits(Window(low.start, last.end))
+
+    async def _narrow(
+        self, generation: Generation, units: "_FoundUnits", span: Window, *, by_time: bool, latest: bool
+    ) -> "_FoundUnits":
+        """Of a table that tasks write directly, the very positions of the window; its newest one for `latest`. How
+        the table was written is then no part of what a task reads."""
+        if units.empty or await self.connection.fetchval(_TABLE_UNIT, *generation, units.span.end) is None:
+            return units
+        first, last = units.span
+        if by_time:
+            begin, end = [await self.connection.fetchval(_TABLE_UNIT, *generation, place) for place in units.span]
+            positions = await table_units.find_positions(self.connection, generation, [begin, end], *span)
+            if begin is None:  # it begins with units of files
+                last = end - 1 if positions is None else positions[1]
+            elif positions is None:
+                return units._replace(empty=True)
+            else:
+                first, last = positions
+        last = min(last, span.end) if not by_time else last
+        return _FoundUnits(Window(last if latest else first, last))
 
     async def _why_not_passed(self, generation: Generation) -> str:
         newest = await self._unit_at(generation, LAST_POSITION)

@@ -13,24 +13,24 @@ from tracelake.dispatcher.slices import in_slices
 # The columns of a RoutedEvent, in order.
 _ROUTED = """e.routed_seq, e.event_id, e.org_id, e.dataset_uuid, e.dataset_version, e.cursor, e.partition_key,
               e.range_start, e.range_end, e.effective_revision, e.invalidates, e.producer, e.traceparent,
-              e.revision_kind, e.invalidation_id"""
+              e.revision_kind, e.invalidation_id, e.first_position"""
 
 _ROUTED_NAMES = [name.strip().removeprefix("e.") for name in _ROUTED.split(",")]
 
 _INSERT_EVENTS = f"""
     INSERT INTO events (producer, dataset_uuid, dataset_version, unit, revision, org_id, attempt, cursor, partition_key,
                         range_start, range_end, invalidates, commit_revision, effective_revision, state, routed_seq,
-                        traceparent, revision_kind, invalidation_id)
+                        traceparent, revision_kind, invalidation_id, first_position)
     SELECT u.producer, u.dataset_uuid, u.dataset_version, u.unit, u.revision, u.org_id, u.attempt, u.cursor,
            u.partition_key, u.range_start, u.range_end, u.invalidates::json, u.commit_revision, u.effective_revision,
            s.state, CASE WHEN s.state = 'Routed' THEN nextval('events_routed_seq') END, u.traceparent,
-           u.revision_kind, CASE WHEN u.invalidates IS NOT NULL THEN gen_random_uuid()::text END
+           u.revision_kind, CASE WHEN u.invalidates IS NOT NULL THEN gen_random_uuid()::text END, u.first_position
     FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::uuid[], $7::int[], $8::bigint[],
                 $9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::bigint[], $14::bool[], $15::text[],
-                $16::text[], $17::text[], $18::bool[])
+                $16::text[], $17::text[], $18::bool[], $19::bigint[])
          AS u(producer, dataset_uuid, dataset_version, unit, revision, org_id, attempt, cursor, partition_key,
               range_start, range_end, invalidates, commit_revision, waits, effective_revision, traceparent,
-              revision_kind, outdated)
+              revision_kind, outdated, first_position)
     JOIN datasets d USING (dataset_uuid)
     CROSS JOIN LATERAL (SELECT CASE
         WHEN u.outdated THEN 'Outdated'
@@ -39,7 +39,7 @@ _INSERT_EVENTS = f"""
     ON CONFLICT DO NOTHING
     RETURNING producer, dataset_uuid, dataset_version, unit, revision, state,
               routed_seq, event_id, org_id, cursor, partition_key, range_start, range_end, effective_revision,
-              invalidates, traceparent, revision_kind, invalidation_id"""  # noqa: S608
+              invalidates, traceparent, revision_kind, invalidation_id, first_position"""  # noqa: S608
 
 _FIND_EVENTS = """
     SELECT e.producer, e.dataset_uuid, e.dataset_version, e.unit, e.revision, e.state
@@ -103,7 +103,7 @@ async def _insert_events(connection: Connection, events: Sequence[NewEvent], app
     new = [
         (*item.key, item.org_id, item.attempt, item.event.cursor, item.event.partition_key, item.event.start,
          item.event.end, _json_or_none(item.event.invalidates), item.commit_revision, item.waits,
-         item.effective_revision, item.traceparent, item.effective_kind, item.outdated)
+         item.effective_revision, item.traceparent, item.effective_kind, item.outdated, item.event.first)
         for item in events
     ]  # fmt: skip
     for row in await connection.fetch(_INSERT_EVENTS, *columns(new)):

@@ -1,12 +1,13 @@
 """The statements that commit units: manifests of their files, and the pointers of the units to them."""
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
 
 import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Generation, Publication
+from tracelake.dispatcher.engine.tables import table_units
+from tracelake.dispatcher.read_pins import LivePin
 from tracelake.dispatcher.records import columns
 from tracelake.wire.task_calls import DataFile
 
@@ -15,12 +16,14 @@ _PIN_CONFIG = """
     FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS u(dataset_uuid, dataset_version, config_hash)
     WHERE v.dataset_uuid = u.dataset_uuid AND v.dataset_version = u.dataset_version AND v.config_hash IS NULL"""
 
-# Without times of its own, a unit has those of the units that its task reads: they are of the same blocks.
+# Without times of its own, a unit has those of the units that its task reads: they are of the same blocks. Of a table
+# that tasks write directly, the very positions of the unit have times.
 _INSERT_MANIFESTS = """
     INSERT INTO manifests (manifest_id, dataset_uuid, dataset_version, unit, revision, task_id, attempt, prefix,
                            objects, time_min, time_max)
     SELECT manifest_id, u.dataset_uuid, u.dataset_version, u.unit, u.revision, u.task_id, attempt, prefix,
-           objects::json, coalesce(u.time_min, i.time_min), coalesce(u.time_max, i.time_max)
+           objects::json, coalesce(u.time_min, least(i.time_min, p.time_min)),
+           coalesce(u.time_max, greatest(i.time_max, p.time_max))
     FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[], $6::uuid[], $7::int[], $8::text[],
                 $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[])
          AS u(manifest_id, dataset_uuid, dataset_version, unit, revision, task_id, attempt, prefix, objects, time_min,
@@ -30,7 +33,22 @@ _INSERT_MANIFESTS = """
         FROM tasks t CROSS JOIN LATERAL json_to_recordset(t.inputs) AS g(dataset_uuid uuid, dataset_version uuid)
         JOIN dataset_units d USING (dataset_uuid, dataset_version)
         WHERE t.task_id = u.task_id AND u.time_min IS NULL AND d.range_start BETWEEN u.range_start AND u.range_end
-    ) i ON u.time_min IS NULL"""
+    ) i ON u.time_min IS NULL
+    LEFT JOIN LATERAL (
+        SELECT min(x.time) AS time_min, max(x.time) AS time_max
+        FROM tasks t CROSS JOIN LATERAL json_to_recordset(t.inputs) AS g(dataset_uuid uuid, dataset_version uuid)
+        CROSS JOIN LATERAL (
+            SELECT d.times, d.range_start, d.range_end FROM table_units d
+            WHERE d.dataset_uuid = g.dataset_uuid AND d.dataset_version = g.dataset_version
+              AND d.range_start <= u.range_end AND d.range_end >= u.range_start
+              AND d.range_start >= coalesce((
+                  SELECT max(f.range_start) FROM table_units f
+                  WHERE f.dataset_uuid = g.dataset_uuid AND f.dataset_version = g.dataset_version
+                    AND f.range_start <= u.range_start), 0)) d
+        CROSS JOIN LATERAL unnest(d.times[greatest(1, u.range_start - d.range_start + 1)
+                                          : least(u.range_end, d.range_end) - d.range_start + 1]) AS x(time)
+        WHERE t.task_id = u.task_id AND u.time_min IS NULL
+    ) p ON u.time_min IS NULL"""
 
 _MOVE_POINTERS = """
     INSERT INTO dataset_units (dataset_uuid, dataset_version, unit, range_start, range_end, revision, manifest_id,
@@ -49,14 +67,39 @@ _MOVE_POINTERS = """
 _NEWEST = """
     SELECT g.dataset_uuid, g.dataset_version, (
         SELECT max(m.created_at) FROM manifests m
-        WHERE m.dataset_uuid = g.dataset_uuid AND m.dataset_version = g.dataset_version) AS newest
+        WHERE m.dataset_uuid = g.dataset_uuid AND m.dataset_version = g.dataset_version) AS newest, (
+        SELECT b.boundary FROM live_boundaries b
+        WHERE b.dataset_uuid = g.dataset_uuid AND b.dataset_version = g.dataset_version) AS boundary
     FROM unnest($1::uuid[], $2::uuid[]) AS g(dataset_uuid, dataset_version)"""
 
+# From the first position of the table over units side by side, as far as there are any. It goes on from where it is,
+# so a commit costs as many steps as it moves the boundary.
+_MOVE_BOUNDARIES = """
+    WITH RECURSIVE begun AS (
+        INSERT INTO live_boundaries AS b (dataset_uuid, dataset_version, table_start, boundary)
+        SELECT DISTINCT ON (u.dataset_uuid, u.dataset_version)
+               u.dataset_uuid, u.dataset_version, u.table_start, u.table_start - 1
+        FROM unnest($1::uuid[], $2::uuid[], $3::bigint[]) AS u(dataset_uuid, dataset_version, table_start)
+        ON CONFLICT (dataset_uuid, dataset_version) DO UPDATE SET moved_at = trace_now()
+        RETURNING b.dataset_uuid, b.dataset_version, b.boundary),
+    steps AS (
+        SELECT dataset_uuid, dataset_version, boundary FROM begun
+        UNION ALL
+        SELECT s.dataset_uuid, s.dataset_version, d.range_end FROM steps s
+        JOIN dataset_units d ON d.dataset_uuid = s.dataset_uuid AND d.dataset_version = s.dataset_version
+             AND d.range_start = s.boundary + 1)
+    SELECT dataset_uuid, dataset_version, max(boundary) AS boundary FROM steps GROUP BY 1, 2"""
 
-async def read_newest(connection: Connection, generations: Collection[Generation]) -> dict[Generation, datetime]:
-    """The time of the newest commit of each generation that has one."""
+_SET_BOUNDARIES = """
+    UPDATE live_boundaries b SET boundary = u.boundary
+    FROM unnest($1::uuid[], $2::uuid[], $3::bigint[]) AS u(dataset_uuid, dataset_version, boundary)
+    WHERE b.dataset_uuid = u.dataset_uuid AND b.dataset_version = u.dataset_version AND b.boundary < u.boundary"""
+
+
+async def read_newest(connection: Connection, generations: Collection[Generation]) -> dict[Generation, LivePin]:
+    """The time of the newest commit of each generation, and its boundary; of one moment, since by one statement."""
     rows = await connection.fetch(_NEWEST, *columns(generations))
-    return {(row["dataset_uuid"], row["dataset_version"]): row["newest"] for row in rows if row["newest"] is not None}
+    return {(row["dataset_uuid"], row["dataset_version"]): LivePin(row["newest"], row["boundary"]) for row in rows}
 
 
 async def apply_publications(connection: Connection, publications: Sequence[Publication]) -> None:
@@ -76,6 +119,19 @@ async def apply_publications(connection: Connection, publications: Sequence[Publ
     ]  # fmt: skip
     if moves:
         await connection.execute(_MOVE_POINTERS, *columns(moves))
+    for item in publications:
+        if item.is_live and item.revision is not None and item.range_start is not None and item.range_end is not None:
+            change_times = table_units.forget_times if item.table_start is None else table_units.keep_times
+            generation = (item.dataset_uuid, item.dataset_version)
+            await change_times(connection, generation, item.range_start, item.range_end)
+    table_starts = [
+        (item.dataset_uuid, item.dataset_version, item.table_start)
+        for item in publications
+        if item.table_start is not None
+    ]
+    if table_starts:
+        boundaries = await connection.fetch(_MOVE_BOUNDARIES, *columns(table_starts))
+        await connection.execute(_SET_BOUNDARIES, *columns(tuple(row) for row in boundaries))
 
 
 def _objects(item: Publication) -> str:

@@ -15,6 +15,7 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import NewTask, StateChange, TaskDefinition, WakeTarget, WritePlan, WriteResult
+from tracelake.dispatcher.engine.tables import table_units
 from tracelake.dispatcher.engine.tables.batch_rows import apply_buffer_publishes, release_publishes
 from tracelake.dispatcher.engine.tables.event_rows import apply_events, release_events
 from tracelake.dispatcher.engine.tables.publication_rows import apply_publications
@@ -63,9 +64,9 @@ _ARCHIVE_ATTEMPTS = """
     SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::text[], $5::timestamptz[], $6::text[], $7::text[])"""
 
 _SPARK_METRICS = """
-    INSERT INTO spark_metrics (task_id, attempt, figures)
-    SELECT u.task_id, u.attempt, u.figures::json
-    FROM unnest($1::uuid[], $2::int[], $3::text[]) AS u(task_id, attempt, figures)
+    INSERT INTO spark_metrics (task_id, attempt, figures, operator_package)
+    SELECT u.task_id, u.attempt, u.figures::json, u.operator_package
+    FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) AS u(task_id, attempt, figures, operator_package)
     ON CONFLICT DO NOTHING"""
 
 _CHECK_RESULTS = """
@@ -127,19 +128,23 @@ _RENEW = """
             AS u(new_id, job_id, node_id, edge, unit_end, unit_key, inputs, revision, revision_kind, input_order,
                  traceparent)),
     queued AS (
-        SELECT u.new_id, t.task_id FROM u CROSS JOIN LATERAL (
-            SELECT t.task_id FROM tasks t
+        SELECT u.new_id, t.task_id,
+               coalesce(t.input_order, '{}') <= coalesce(u.input_order::bigint[], '{}') AS older
+        FROM u CROSS JOIN LATERAL (
+            SELECT t.task_id, t.input_order FROM tasks t
             WHERE t.node_id = u.node_id AND t.edge = u.edge AND t.unit_end = u.unit_end AND t.unit_key = u.unit_key
-              AND t.job_id = u.job_id AND t.status = 'Queued' AND t.attempt = 0 AND t.revision_kind = 'event'
+              AND t.job_id = u.job_id AND t.status = 'Queued' AND t.attempt = 0
+              AND (t.revision_kind = 'event' OR t.revision_kind = 'invalidation' AND u.revision_kind = 'invalidation')
               AND t.superseded IS NULL
             ORDER BY t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED) t
         WHERE NOT EXISTS (
             SELECT FROM tasks s WHERE s.node_id = u.node_id AND s.edge = u.edge AND s.unit_end = u.unit_end
-              AND s.unit_key = u.unit_key AND s.revision = u.revision AND s.revision_kind = u.revision_kind))
-    UPDATE tasks t SET inputs = u.inputs::json, revision = u.revision, revision_kind = u.revision_kind,
-        input_order = u.input_order::bigint[], traceparent = coalesce(u.traceparent, t.traceparent)
-    FROM queued q JOIN u USING (new_id) WHERE t.task_id = q.task_id
-    RETURNING u.new_id"""
+              AND s.unit_key = u.unit_key AND s.revision = u.revision AND s.revision_kind = u.revision_kind)),
+    renewed AS (
+        UPDATE tasks t SET inputs = u.inputs::json, revision = u.revision, revision_kind = u.revision_kind,
+            input_order = u.input_order::bigint[], traceparent = coalesce(u.traceparent, t.traceparent)
+        FROM queued q JOIN u USING (new_id) WHERE t.task_id = q.task_id AND q.older)
+    SELECT new_id FROM queued"""
 
 CREATE_SLICE = 128
 """Tasks that one statement inserts: its arguments are encoded while the event loop stands still."""
@@ -281,11 +286,22 @@ async def apply(connection: Connection, plan: WritePlan) -> WriteResult:
         await release_events(connection, plan.publications, applied)
     if plan.events:
         await apply_events(connection, plan.events, applied)
+        await _record_positions(connection, plan, applied)
     if plan.buffer_publishes:
         await apply_buffer_publishes(connection, plan.buffer_publishes, applied)
     if plan.releases:
         await release_publishes(connection, plan.releases, applied)
     return applied
+
+
+async def _record_positions(connection: Connection, plan: WritePlan, applied: WriteResult) -> None:
+    """Records the positions of tables that new events announce."""
+    new = [item for item in plan.events if item.event.first is not None and not applied.events[item.key].duplicate]
+    widened = await table_units.record(connection, new) if new else {}
+    if widened:
+        applied.routed = [
+            event._replace(first_position=widened.get(event.event_id, event.first_position)) for event in applied.routed
+        ]
 
 
 async def collect_again(connection: Connection, revived: Sequence[UUID]) -> None:
@@ -296,9 +312,9 @@ async def collect_again(connection: Connection, revived: Sequence[UUID]) -> None
 async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTask]:
     """Inserts tasks with their wake-ups; returns those that did not exist, neither by id nor by unit."""
     new = sorted(tasks, key=lambda task: task.task_id)  # as everything that locks: in one order
-    renewing = [task for task in new if task.renews]
-    if renewing:
-        renewed_ids = await _renew(connection, renewing)
+    if any(task.renews for task in new):
+        new = _newest_of_units(new)
+        renewed_ids = await _renew(connection, [task for task in new if task.renews])
         new = [task for task in new if task.task_id not in renewed_ids]
         if not new:
             return []
@@ -306,6 +322,16 @@ async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTa
     async for part in in_slices(new, CREATE_SLICE):
         created_tasks += await _create(connection, part)
     return created_tasks
+
+
+def _newest_of_units(tasks: Sequence[NewTask]) -> list[NewTask]:
+    """Leaves out tasks that another one of their unit brings up to date."""
+    newest: dict[tuple[UUID | None, int | None, str | None], NewTask] = {}
+    for task in tasks:
+        key = (task.node_id, task.edge, task.unit_key)
+        if task.renews and (key not in newest or newest[key].input_order <= task.input_order):
+            newest[key] = task
+    return [task for task in tasks if not task.renews or newest[task.node_id, task.edge, task.unit_key] is task]
 
 
 async def _create(connection: Connection, new: Sequence[NewTask]) -> list[NewTask]:
