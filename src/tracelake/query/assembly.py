@@ -24,9 +24,11 @@ from tracelake.query.exports import ExportTransfer, ResultExports
 from tracelake.query.files import QueryFiles
 from tracelake.query.metrics import QueryMetrics
 from tracelake.query.parts import SqlGate
+from tracelake.query.result_pieces import ResultPieces
 from tracelake.query.service import QueryLimits, QueryService
 from tracelake.query.slots import QuerySlots, SlotLimits
 from tracelake.storage.file_cache import FileCache
+from tracelake.tokens.revocations import RevocationCheck
 from tracelake.tokens.users import UserKeys, UserTokenRules, UserVerifier
 from tracelake.wire import routes
 from tracelake.wire.contract import QUERY_LISTENERS
@@ -107,13 +109,15 @@ class QueryApplication:
         task_keys = served_keys(lambda: dispatcher.call(routes.READ_TASK_KEYS), config.jwks_cache_seconds)
         gatekeeper = QueryGatekeeper(
             users=UserVerifier(user_keys, config.user_tokens),
+            revocations=RevocationCheck(self.control.revocations),
             tasks=TaskTokens(task_keys, config.issuer),
             monitoring=ports.metrics_secret,
             rates=RateLimiter(config.user_rate_per_second, config.user_rate_burst),
             metrics=self.metrics,
         )
         batch = BatchQueryFront(self.control, ports.gate, self.exports, self.service.slots, self.metrics)
-        endpoints = QueryEndpoints(self.service, batch, self.metrics, self._check).endpoints()
+        pieces = ResultPieces(ports.objects, self.exports, batch)
+        endpoints = QueryEndpoints(self.service, batch, self.metrics, self._check, pieces).endpoints()
         self.apps = {
             listener: ListenerApp(
                 listener.value,

@@ -31,6 +31,7 @@ from tracelake.wire.batch_query import (
 )
 from tracelake.wire.contract import Role
 from tracelake.wire.query import CancelQueryReply, QueryAuditRecord, QueryRequest
+from tracelake.wire.task_calls import DataFile
 
 KIND = "batch"
 """In metrics."""
@@ -68,16 +69,39 @@ class BatchQueryFront:
         return self._open(record)
 
     async def show(self, user: UserClaims, query_id: UUID) -> BatchQueryReply:
-        return self._open(await self.control.show_batch(_ref(user, query_id)))
+        return self._open(await self._find(user, query_id))
+
+    async def list_files(self, user: UserClaims, query_id: UUID) -> list[DataFile]:
+        """Of the result; none while there is no result."""
+        return (await self._find(user, query_id)).files
 
     async def cancel(self, user: UserClaims, query_id: UUID) -> CancelQueryReply:
+        await self._find(user, query_id)
         reply = await self.control.cancel_batch(_ref(user, query_id))
         return CancelQueryReply(query_id=query_id, canceled=reply.canceled)
 
     async def list_own(self, user: UserClaims, limit: int, cursor: UUID | None) -> BatchQueriesPage:
-        return await self.control.list_batches(
+        page = await self.control.list_batches(
             BatchListRequest(org=user.org, subject=user.sub, limit=limit, cursor=cursor)
         )
+        if user.dags is None:
+            return page
+        names = await self._readable(user)
+        queries = [query for query in page.queries if names.issuperset(item.name for item in query.datasets)]
+        return msgspec.structs.replace(page, queries=queries)
+
+    async def _find(self, user: UserClaims, query_id: UUID) -> BatchQueryRecord:
+        """With a token that is limited to DAGs, only queries of their datasets: another token of the same person may
+        have submitted others."""
+        record = await self.control.show_batch(_ref(user, query_id))
+        if user.dags is not None:
+            names = await self._readable(user)
+            if not names.issuperset(item.name for item in record.query.datasets):
+                raise TraceError("query_not_found")
+        return record
+
+    async def _readable(self, user: UserClaims) -> set[str]:
+        return {relation.name for relation in await self.control.relations(user.org, user.dags)}
 
     async def _submit(self, user: UserClaims, request: QueryRequest, query_id: UUID) -> BatchQueryRecord:
         for field, value, none in (
@@ -88,7 +112,7 @@ class BatchQueryFront:
                 message = f"A batch query has no {field}: its result is Parquet, and its time limit is a setting."
                 raise TraceError("body_invalid", message, field=field)
         async with self.slots.enter(QueryCaller(org=user.org, subject=user.sub, is_task=False)):
-            checked = await self._check(user.org, request)
+            checked = await self._check(user, request)
             submission = BatchSubmission(
                 org=user.org,
                 subject=user.sub,
@@ -102,16 +126,18 @@ class BatchQueryFront:
             )
             return await self.control.submit_batch(submission)
 
-    async def _check(self, org: str, request: QueryRequest) -> CheckedBatchQuery:
-        names = [relation.name for relation in await self.control.relations(org)]
+    async def _check(self, user: UserClaims, request: QueryRequest) -> CheckedBatchQuery:
+        names = [relation.name for relation in await self.control.relations(user.org, user.dags)]
         parameters = {name: QueryParameter(item.type, item.value) for name, item in request.parameters.items()}
-        return await self.gate.check_batch(org, request.sql, parameters, names)
+        return await self.gate.check_batch(user.org, request.sql, parameters, names)
 
     def _open(self, record: BatchQueryRecord) -> BatchQueryReply:
         if not record.files:
             return record.query
-        return msgspec.structs.replace(record.query, downloads=self.exports.for_owner(record.files))
+        return msgspec.structs.replace(
+            record.query, downloads=self.exports.for_owner(record.query.query_id, record.files)
+        )
 
 
 def _ref(user: UserClaims, query_id: UUID) -> BatchQueryRef:
-    return BatchQueryRef(org=user.org, subject=user.sub, admin=Role.ADMIN.value in user.roles, query_id=query_id)
+    return BatchQueryRef(org=user.org, subject=user.sub, admin=user.may(Role.ADMIN), query_id=query_id)

@@ -1,4 +1,4 @@
-"""Rows of buffered datasets for a query: read by the service, under a role that only reads, and given to the engine as
+"""Rows of tables for a query: read by the service, under a role that only reads, and given to the engine as
 an Arrow file. The engine has no database driver and no network.
 
 All tables of a query are of one moment (one REPEATABLE READ transaction). Only columns whose values matter are read;
@@ -40,6 +40,10 @@ class TableRead:
     needed: frozenset[str]
     filters: tuple[SimpleFilter, ...] = ()
     selections: tuple[InputSelection, ...] = ()
+    is_live: bool = False
+    """Older rows are in files."""
+    boundary: int | None = None
+    """Of a live dataset: where the files end that are read with it. Only rows above it are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +62,9 @@ class TableBroker:
     async def read(
         self, tables: Mapping[str, TableRead], directory: Path, *, max_bytes: int, seconds: float
     ) -> dict[str, TableFile]:
-        """One Arrow file per relation, below `directory`. Raises `query_too_large` beyond `max_bytes` in all."""
+        """One Arrow file per relation, below `directory`. Raises `query_too_large` beyond `max_bytes` in all, and
+        `boundary_moved`, before anything is written, if the table of a live dataset lacks rows that newer files have.
+        """
         if not tables:
             return {}
         stop = _Stop()
@@ -92,6 +98,9 @@ class TableBroker:
         snapshot = Snapshot(dsn, uuids, statement_seconds=seconds, connected=stop.attach, skip_missing=True)
         with closing(snapshot):
             stop.check()
+            for table in tables.values():
+                if table.is_live:
+                    snapshot.check_boundary(table.dataset_uuid, table.boundary)
             directory.mkdir(exist_ok=True)  # below that of the query: if it has ended, there is none
             for name, table in tables.items():
                 path = directory / f"{len(files)}.arrow"
@@ -142,9 +151,10 @@ def _write(snapshot: Snapshot | None, table: TableRead, path: Path, left: int, s
             stored = {
                 column.name: column for column, definition in zip(whole.columns, whole.kept, strict=True) if definition
             }
-            condition = table_condition(stored, table.filters, table.selections)
+            condition = table_condition(stored, table.filters, table.selections, whole.position, table.boundary)
             # A query of no column (`count(*)`) still needs the number of rows.
-            selected = snapshot.table(table.dataset_uuid, needed or table.columns[:1])
+            newest_only = not table.selections  # a task reads the rows of its units
+            selected = snapshot.table(table.dataset_uuid, needed or table.columns[:1], newest_only=newest_only)
             try:
                 for batch in snapshot.rows(selected, condition, batch_bytes=_BATCH_BYTES):
                     stop.check()

@@ -1,4 +1,4 @@
-"""What the Query Service asks the Dispatcher: readable relations, files, inputs of tasks, and the audit.
+"""What the Query Service asks the Dispatcher: relations, files, results of checks, inputs of tasks, and the audit.
 
 The service fails closed. Without an answer of the Dispatcher no query starts, and no result leaves that was not
 recorded. Inputs of a task are kept for some seconds: an attempt that became stale meanwhile can read for that long.
@@ -8,7 +8,8 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from tracelake.wire.batch_query import (
     BatchQueryRef,
     BatchSubmission,
 )
+from tracelake.wire.checks import MAX_RESULTS_PAGE, OrgCheckResult, OrgCheckResultsRequest
 from tracelake.wire.contract import Route
 from tracelake.wire.platform import DatasetFilesRequest
 from tracelake.wire.query import (
@@ -36,6 +38,7 @@ from tracelake.wire.query import (
     TaskInputsRequest,
 )
 from tracelake.wire.task_calls import DataFile, Fenced
+from tracelake.wire.tokens import RevocationEntry
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +49,15 @@ INPUTS_SECONDS = 5.0
 _MOST_INPUTS = 10_000
 _MOST_UNRECORDED = 10_000
 _RECORD_AGAIN = Backoff(0.5, 30.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedFiles:
+    """Files of one generation, all of one moment."""
+
+    files: list[DataFile]
+    boundary: int | None = None
+    """Of a live dataset, where they end; None: its table has rows of its own alone."""
 
 
 class ControlCalls(Protocol):
@@ -62,8 +74,13 @@ class ControlPlane:
         self._unrecorded: deque[QueryAuditRecord] = deque(maxlen=_MOST_UNRECORDED)
         self._recording: asyncio.Task[None] | None = None
 
-    async def relations(self, org: str) -> list[ReadableRelation]:
-        return (await self._ask(routes.LIST_RELATIONS, RelationsRequest(org=org))).relations
+    async def relations(self, org: str, dags: Sequence[str] | None = None) -> list[ReadableRelation]:
+        """Of these DAGs; None: of all."""
+        request = RelationsRequest(org=org, dags=None if dags is None else list(dags))
+        return (await self._ask(routes.LIST_RELATIONS, request)).relations
+
+    async def revocations(self) -> list[RevocationEntry]:
+        return (await self._ask(routes.LIST_REVOCATIONS, None)).revocations
 
     async def task_inputs(self, fence: Fenced) -> TaskInputsReply:
         """Raises `fenced` for an attempt that is not current."""
@@ -86,9 +103,9 @@ class ControlPlane:
 
     async def files(
         self, relation: ReadableRelation | InputRelation, blocks: tuple[int, int] | None = None
-    ) -> list[DataFile]:
-        """The committed files of the relation's generation, all of one moment; of units that have a part in `blocks`.
-        None if nothing of it was committed."""
+    ) -> ListedFiles:
+        """The committed files of the relation's generation; of units that have a part in `blocks`. None if nothing of
+        it was committed."""
         request = DatasetFilesRequest(
             dataset_uuid=relation.dataset_uuid,
             dataset_version=relation.dataset_version,
@@ -96,16 +113,31 @@ class ControlPlane:
             end=None if blocks is None else blocks[1],
         )
         files: list[DataFile] = []
+        boundary: int | None = None
         while True:
             try:
                 reply = await self._ask(routes.LIST_DATASET_FILES, request)
             except TraceError as error:
                 if error.code == "dataset_not_committed":
-                    return []
+                    return ListedFiles(files=[])
                 raise
+            if request.page is None:
+                boundary = reply.boundary
             files += [file for unit in reply.units for file in unit.files]
             if reply.next is None:
-                return files
+                return ListedFiles(files=files, boundary=boundary)
+            request = msgspec.structs.replace(request, page=reply.next)
+
+    async def check_results(self, org: str, most: int, *, samples: bool) -> AsyncIterator[list[OrgCheckResult]]:
+        """The newest results of the org's checks, page by page, each once and at most so many in all."""
+        request = OrgCheckResultsRequest(org=org, samples=samples)
+        while most > 0:
+            request = msgspec.structs.replace(request, limit=min(most, MAX_RESULTS_PAGE))
+            reply = await self._ask(routes.LIST_ORG_CHECK_RESULTS, request)
+            yield reply.results
+            most -= len(reply.results)
+            if reply.next is None:
+                return
             request = msgspec.structs.replace(request, page=reply.next)
 
     async def submit_batch(self, submission: BatchSubmission) -> BatchQueryRecord:

@@ -18,6 +18,7 @@ from tracelake.http.rates import RateLimiter
 from tracelake.http.router import HttpRequest
 from tracelake.tokens import jws
 from tracelake.tokens.jwks import JwksKeys
+from tracelake.tokens.revocations import RevocationCheck
 from tracelake.tokens.token_claims import VerifiedClaims
 from tracelake.tokens.users import UserVerifier
 from tracelake.tokens.verify import TokenVerifier
@@ -72,6 +73,7 @@ class QueryGatekeeper:
     """The Admission of both listeners."""
 
     users: UserVerifier
+    revocations: RevocationCheck
     tasks: TaskTokens
     monitoring: MetricsSecret | None
     """None: metrics are open, since only programs on this machine can ask."""
@@ -91,7 +93,9 @@ class QueryGatekeeper:
             if principal is Principal.TASK:
                 request.claims = await self.tasks.verify(token, self.now())
             elif principal is Principal.USER:
-                request.user = await self.users.verify(_bearer(token), self.now())
+                user = await self.users.verify(_bearer(token), self.now())
+                await self.revocations.check(user)
+                request.user = user
             elif self.monitoring is None or not self.monitoring.matches(_bearer(token), self.now()):
                 raise TraceError("credential_invalid")
         except TraceError as refusal:

@@ -9,6 +9,7 @@ from tracelake import __version__
 from tracelake.http.router import Endpoint, HttpRequest, RawReply, answer
 from tracelake.query.batch import BatchQueryFront
 from tracelake.query.metrics import QueryMetrics
+from tracelake.query.result_pieces import ResultPieces
 from tracelake.query.service import QueryAnswer, QueryService
 from tracelake.wire import platform, routes
 from tracelake.wire.contract import JSON
@@ -31,6 +32,8 @@ class QueryEndpoints:
     metrics: QueryMetrics
     check: Callable[[], Awaitable[dict[str, str]]]
     """Readiness by part: `ok` or `unavailable`."""
+    pieces: ResultPieces | None = None
+    """None: results are read by their addresses alone."""
 
     def endpoints(self) -> list[Endpoint]:
         service = self.service
@@ -41,6 +44,7 @@ class QueryEndpoints:
             answer(routes.LIST_OWN_QUERIES, lambda r: self.batch.list_own(r.user_claims, r["limit"], r["cursor"])),
             answer(routes.SHOW_QUERY, lambda r: self.batch.show(r.user_claims, r["query_id"])),
             answer(routes.CANCEL_QUERY, self._cancel),
+            *([] if self.pieces is None else _read_pieces(self.pieces)),
             answer(routes.HEALTHZ, self._healthz),
             answer(routes.READYZ, self._readyz),
             answer(routes.METRICS, self._metrics),
@@ -70,6 +74,13 @@ class QueryEndpoints:
 
     async def _metrics(self, _request: HttpRequest[None]) -> bytes:
         return self.metrics.render()
+
+
+def _read_pieces(pieces: ResultPieces) -> list[Endpoint]:
+    return [
+        answer(routes.READ_RESULT, lambda r: pieces.read_batch(r.user_claims, r["query_id"], r["file"], r["offset"])),
+        answer(routes.READ_EXPORT, lambda r: pieces.read_export(r.user_claims, r["export_id"], r["offset"])),
+    ]
 
 
 def _reply(answer: QueryAnswer, result_format: str) -> QueryReply | RawReply:

@@ -5,6 +5,7 @@ while, and is deleted afterwards by this service: its name tells when it was mad
 """
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,11 @@ from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
+import msgspec
+
 from tracelake.errors import StoreUnavailableError
 from tracelake.ports import FileTransfer, ObjectStore, UrlSigner
+from tracelake.query.slots import QueryCaller
 from tracelake.wire.query import ResultDownload
 from tracelake.wire.task_calls import DataFile
 
@@ -44,20 +48,25 @@ class ResultExports:
         await asyncio.to_thread(self._upload, result, uri)
         return uri
 
-    async def for_user(self, result: Path, org: str, run_id: UUID) -> ResultDownload:
-        uri = f"{self.prefix}{org}/{run_id}.parquet"
+    def uri_of(self, caller: QueryCaller, run_id: UUID) -> str:
+        """Names the caller by a hash: a subject may have any characters."""
+        owner = hashlib.sha256(msgspec.json.encode([caller.subject, caller.dags])).hexdigest()[:32]
+        return f"{self.prefix}{caller.org}/{owner}/{run_id}.parquet"
+
+    async def for_user(self, result: Path, caller: QueryCaller, run_id: UUID) -> ResultDownload:
+        uri = self.uri_of(caller, run_id)
         size = await asyncio.to_thread(self._upload, result, uri)
         expires_at = self.now() + timedelta(seconds=self.download_seconds)
         (url,) = self.transfer.sign([uri], create=False, seconds=self.download_seconds)
-        return ResultDownload(url=url, expires_at=expires_at, size_bytes=size)
+        return ResultDownload(url=url, expires_at=expires_at, size_bytes=size, export_id=run_id)
 
-    def for_owner(self, files: Sequence[DataFile]) -> list[ResultDownload]:
+    def for_owner(self, query_id: UUID, files: Sequence[DataFile]) -> list[ResultDownload]:
         """Addresses of the files of a batch query's result, valid from now on for a while."""
         expires_at = self.now() + timedelta(seconds=self.download_seconds)
         urls = self.transfer.sign([file.uri for file in files], create=False, seconds=self.download_seconds)
         return [
-            ResultDownload(url=url, expires_at=expires_at, size_bytes=file.size)
-            for url, file in zip(urls, files, strict=True)
+            ResultDownload(url=url, expires_at=expires_at, size_bytes=file.size, query_id=query_id, file=number)
+            for number, (url, file) in enumerate(zip(urls, files, strict=True))
         ]
 
     def _upload(self, result: Path, uri: str) -> int:

@@ -70,15 +70,22 @@ def table_condition(
     columns: Mapping[str, TableColumn],
     filters: Iterable[SimpleFilter],
     selections: Sequence[InputSelection] = (),
+    position: str | None = None,
+    boundary: int | None = None,
 ) -> str:
     """The condition that Postgres applies, with constants that are written here; empty: all rows. `columns` are those
-    that the table has.
+    that the table has. `position`: the column by which units are read, of a table that tasks write directly.
+    `boundary`: only rows above this position, of a live dataset.
 
     The rows of selections are exactly selected; filters of other types than integers and text are left to the engine.
     """
     conditions = [text for item in filters if (text := _filter(columns, item)) is not None]
+    if boundary is not None:
+        if position is None:
+            raise TraceError("query_failed", "The table of a live dataset has no positions.")
+        conditions.append(f"{quoted(position)} > {boundary:d}")
     if selections:
-        conditions.append("(" + " OR ".join(_selection(columns, selection) for selection in selections) + ")")
+        conditions.append("(" + " OR ".join(_selection(columns, selection, position) for selection in selections) + ")")
     return "WHERE " + " AND ".join(conditions) if conditions else ""
 
 
@@ -101,11 +108,15 @@ def _filter(columns: Mapping[str, TableColumn], item: SimpleFilter) -> str | Non
     return f"{quoted(column.name)} {item.operator} {literals[0]}"
 
 
-def _selection(columns: Mapping[str, TableColumn], selection: InputSelection) -> str:
+def _selection(columns: Mapping[str, TableColumn], selection: InputSelection, position: str | None) -> str:
     commits = selection.unit.cursor
-    if commits is None:
+    if position is not None:
+        start, end = selection.unit.blocks
+        parts = ["true"] if start is None or end is None else [f"{quoted(position)} BETWEEN {start:d} AND {end:d}"]
+    elif commits is None:
         raise TraceError("query_failed", "An input is a table, which is read by commits, and the task's unit is none.")
-    parts = [f"_commit_seq > {commits.after:d}", f"_commit_seq <= {commits.to:d}"]
+    else:
+        parts = [f"_commit_seq > {commits.after:d}", f"_commit_seq <= {commits.to:d}"]
     for field, value in (selection.where or {}).items():
         column, values = columns.get(field), value if isinstance(value, list) else [value]
         # A column that the table does not have yet is null in every row.

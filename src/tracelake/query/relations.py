@@ -55,7 +55,22 @@ class BoundRelation:
 
     @property
     def is_table(self) -> bool:
-        return self.source.storage == "buffered"
+        """All of its rows, or the newest of them, are in a table."""
+        return self.source.storage != "s3"
+
+    @property
+    def has_files(self) -> bool:
+        return self.source.storage in ("s3", "live")
+
+    @property
+    def is_live(self) -> bool:
+        """Files up to a boundary, and a table above it. Its columns are those of the table."""
+        return self.source.storage == "live"
+
+    @property
+    def is_system(self) -> bool:
+        """No dataset: this service asks the Dispatcher for its rows."""
+        return self.source.storage == "system"
 
     @property
     def table_columns(self) -> tuple[TableColumn, ...]:
@@ -83,7 +98,8 @@ class SchemaReader(Protocol):
 
 
 class SchemaDirectory:
-    """Columns of relations. The engine reads those of files, once per generation: all files of one have the same."""
+    """Columns of relations. The engine reads those of files, once per generation: all files of one have the same. A
+    relation with a table has those that its document declares, also for its files."""
 
     def __init__(self, control: ControlPlane, files: QueryFiles, reader: SchemaReader) -> None:
         self._control = control
@@ -92,7 +108,7 @@ class SchemaDirectory:
         self._columns: OrderedDict[tuple[UUID, UUID], Columns] = OrderedDict()
 
     def known(self, relation: BoundRelation) -> Columns | None:
-        if relation.is_table:
+        if relation.is_table or relation.is_system:
             return {column.name: sql_type(column) for column in relation.table_columns} or None
         key = (relation.source.dataset_uuid, relation.source.dataset_version)
         columns = self._columns.get(key)
@@ -107,7 +123,7 @@ class SchemaDirectory:
         engine works, and not while a file is fetched."""
         if relation.is_table:
             return None
-        files = await self._control.files(relation.source)
+        files = (await self._control.files(relation.source)).files
         if not files:
             return None
         (path,) = await self._files.link(files[:1], directory)
@@ -132,23 +148,31 @@ class LocalRelation:
     files: tuple[Path, ...]
     is_table: bool
     columns: Columns
+    is_live: bool = False
+    rows: tuple[Path, ...] = ()
+    """Of a live dataset, the rows of its table."""
     blocks: tuple[tuple[int, int], ...] | None = None
     where: dict[str, Scalar | list[Scalar]] | None = None
 
     def to_relation(self) -> Relation:
         # The columns of files are what the files have; without a file there is nobody to say it.
-        columns = to_columns(self.columns) if self.is_table or not self.files else ()
+        columns = to_columns(self.columns) if self.is_table or self.is_live or not self.files else ()
         return Relation(
             files=tuple(str(path) for path in self.files),
             format=FileFormat.ARROW if self.is_table else FileFormat.PARQUET,
             columns=columns,
             blocks=self.blocks if self.files else None,
             where=self.where if self.files else None,
+            live=self.is_live,
+            rows=tuple(str(path) for path in self.rows),
         )
 
 
-def select_rows(relation: BoundRelation, files: Sequence[Path], columns: Columns) -> LocalRelation:
-    """A relation of files, with the rows of a task's units alone if it is one of its inputs."""
+def select_rows(
+    relation: BoundRelation, files: Sequence[Path], columns: Columns, rows: tuple[Path, ...] = ()
+) -> LocalRelation:
+    """A relation of files, with the rows of a task's units alone if it is one of its inputs. `rows` are those of its
+    table, which were selected when they were read."""
     where = relation.selections[0].where if relation.selections else None
     for field in where or {}:
         if field not in columns:
@@ -160,6 +184,8 @@ def select_rows(relation: BoundRelation, files: Sequence[Path], columns: Columns
         columns=columns,
         blocks=None if ranges is None else tuple(ranges),
         where=where,
+        is_live=relation.is_live,
+        rows=rows,
     )
 
 

@@ -3,7 +3,7 @@
 1. Admission (`slots`): limits of the caller and turns of orgs.
 2. Relations of this caller, at one moment (`control`), with their columns (`relations`).
 3. The gate checks the text against exactly these, off the event loop.
-4. Files that the query can need, and the limit of bytes; then files are fetched (`files`) and tables read (`broker`).
+4. Files that the query can need, and the limit of bytes; then files are fetched and tables read (`reading`).
 5. An engine runs the checked text in a sandbox; the result is encoded (`results`) or exported (`exports`).
 6. The audit. A result leaves only after the Dispatcher has stored its record.
 
@@ -24,23 +24,22 @@ from uuid import UUID
 
 from tracelake.errors import TraceError
 from tracelake.model.ids import new_id
-from tracelake.query.broker import TableBroker, TableRead
+from tracelake.query import check_results
+from tracelake.query.broker import TableBroker
 from tracelake.query.control import ControlPlane
 from tracelake.query.execution import ExecutedQuery, QueryExecution
 from tracelake.query.exports import ResultExports
-from tracelake.query.files import QueryFiles, make_inputs
+from tracelake.query.files import QueryFiles
 from tracelake.query.gate.parameters import QueryParameter
 from tracelake.query.metrics import QueryMetrics
-from tracelake.query.parts import Columns, GateResult, SqlGate
-from tracelake.query.pruning import block_range
+from tracelake.query.parts import Columns, SqlGate
+from tracelake.query.reading import RelationReader
 from tracelake.query.relations import (
     UNKNOWN_COLUMNS,
     BoundRelation,
-    LocalRelation,
     SchemaDirectory,
     bind_relations,
     named_in,
-    select_rows,
 )
 from tracelake.query.results import ENCODERS, encode_parquet, encode_rows
 from tracelake.query.slots import QueryCaller, QuerySlots
@@ -57,7 +56,6 @@ from tracelake.wire.query import (
     ResultColumn,
     TaskQueryRequest,
 )
-from tracelake.wire.task_calls import DataFile
 
 # What is not closed reaches to the end of the text: looking for its end from every place would take a text of quotes
 # seconds, in which nobody else is served.
@@ -101,6 +99,10 @@ class _Run:
     fingerprint: str = ""
     bytes_read: int = 0
     row_count: int = 0
+
+    @property
+    def org(self) -> str:
+        return self.caller.org
 
     @property
     def inputs(self) -> Path:
@@ -152,11 +154,11 @@ class QueryService:
     # Calls
 
     async def query(self, user: UserClaims, request: QueryRequest) -> QueryAnswer:
-        caller = QueryCaller(org=user.org, subject=user.sub, is_task=False)
+        caller = QueryCaller(org=user.org, subject=user.sub, is_task=False, dags=user.dags)
         run = self._start(caller, request, request.query_id or new_id(), self.limits.user_seconds)
 
         async def list_relations() -> Sequence[ReadableRelation]:
-            return await self.control.relations(user.org)
+            return await self._list_readable(user)
 
         return await self._perform(run, list_relations, scratch_prefix=None)
 
@@ -194,12 +196,12 @@ class QueryService:
         return CancelQueryReply(query_id=query_id, canceled=task.cancelled() or _was_canceled(task))
 
     async def catalog(self, user: UserClaims) -> CatalogReply:
-        caller = QueryCaller(org=user.org, subject=user.sub, is_task=False)
+        caller = QueryCaller(org=user.org, subject=user.sub, is_task=False, dags=user.dags)
         directory = self.directory / str(new_id())
         try:
             async with asyncio.timeout(_CATALOG_SECONDS), self.slots.enter(caller):
                 directory.mkdir()
-                relations = bind_relations(await self.control.relations(user.org))
+                relations = bind_relations(await self._list_readable(user))
                 columns, _ = await self._describe(caller, relations, directory)
         except TimeoutError:
             raise TraceError("query_timeout") from None
@@ -219,6 +221,12 @@ class QueryService:
         )
 
     # Steps
+
+    async def _list_readable(self, user: UserClaims) -> list[ReadableRelation]:
+        """What people of an org can query: its published datasets, and the results of its checks. A token that is
+        limited to DAGs reads the datasets of these, and no results, which are of all DAGs."""
+        relations = await self.control.relations(user.org, user.dags)
+        return relations if user.dags is not None else [*relations, check_results.RELATION]
 
     def _start(
         self, caller: QueryCaller, request: QueryRequest | TaskQueryRequest, query_id: UUID, most_seconds: int
@@ -305,7 +313,13 @@ class QueryService:
         run.relations = tuple(used.values())
         for name in used.keys() & failures.keys():
             raise failures[name]
-        local = await self._read(run, used, types, checked)
+        reader = RelationReader(
+            control=self.control,
+            files=self.files,
+            broker=self.broker,
+            max_input_bytes=self.limits.max_input_bytes,
+        )
+        local = await reader.read(run, used, types, checked)
         export = run.directory / "result.parquet"
         result = await self.execution.run(
             checked.sql,
@@ -346,62 +360,6 @@ class QueryService:
                 columns[name] = listed
         return columns, failures
 
-    async def _read(
-        self, run: _Run, used: Mapping[str, BoundRelation], columns: Mapping[str, Columns], checked: GateResult
-    ) -> dict[str, LocalRelation]:
-        """Everything that the query reads, as local files; nothing is fetched of a query that would read too much."""
-        blocks: dict[str, tuple[int, int] | None] = {}
-        tables: dict[str, TableRead] = {}
-        for name, relation in used.items():
-            filters = tuple(checked.filters.get(name, ()))
-            if relation.is_table:
-                tables[name] = TableRead(
-                    dataset_uuid=relation.source.dataset_uuid,
-                    columns=relation.table_columns,
-                    needed=checked.columns[name],
-                    filters=filters,
-                    selections=relation.selections,
-                )
-                continue
-            blocks[name] = block_range(filters, relation.selections)
-        lists = await asyncio.gather(*(self._list_files(used[name], part) for name, part in blocks.items()))
-        files = dict(zip(blocks, lists, strict=True))
-        size = sum(file.size for listed in files.values() for file in listed)
-        if size > self.limits.max_input_bytes:
-            raise self._too_large(size)
-        run.bytes_read = size
-        make_inputs(run.inputs)
-        rows = await self.broker.read(
-            tables,
-            run.inputs / "tables",
-            max_bytes=self.limits.max_input_bytes - size,
-            seconds=run.seconds_left,
-        )
-        run.bytes_read += sum(file.size for file in rows.values())
-        local = {
-            name: LocalRelation(files=(file.path,), is_table=True, columns=columns[name]) for name, file in rows.items()
-        }
-        for name, listed in files.items():
-            paths = await self.files.link(listed, run.inputs / "files")
-            local[name] = select_rows(used[name], paths, columns[name])
-        return local
-
-    async def _list_files(self, relation: BoundRelation, blocks: tuple[int, int] | None) -> list[DataFile]:
-        if blocks is not None and blocks[0] > blocks[1]:
-            return []
-        return await self.control.files(relation.source, blocks)
-
-    def _too_large(self, size: int) -> TraceError:
-        limit = self.limits.max_input_bytes
-        return TraceError(
-            "query_too_large",
-            f"The query would read {size:,} bytes after pruning; an interactive query reads at most {limit:,}. Narrow"
-            " the range of block_number, or submit it in Spark SQL with `mode: batch` (`trace query --batch`).",
-            input_bytes=size,
-            limit_bytes=limit,
-            suggestion="mode: batch",
-        )
-
     async def _answer(self, run: _Run, result: ExecutedQuery, export: Path, scratch_prefix: str | None) -> QueryAnswer:
         if len(result.stream) <= _SMALL_STREAM:
             rows, body = self._encode(result, run.request.format)
@@ -414,7 +372,7 @@ class QueryService:
         if truncated and scratch_prefix is not None:
             location = await self.exports.for_task(export, scratch_prefix, run.run_id)
         elif truncated:
-            download = await self.exports.for_user(export, run.caller.org, run.run_id)
+            download = await self.exports.for_user(export, run.caller, run.run_id)
         reply = QueryReply(
             query_id=run.query_id,
             columns=_listed(result.columns),

@@ -44,6 +44,8 @@ class QueryCaller:
     org: str
     subject: str
     is_task: bool
+    dags: tuple[str, ...] | None = None
+    """Of a person: the DAGs to which the token is limited."""
 
 
 class QuerySlots:

@@ -10,6 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from tracelake.model.dag import Scalar
+from tracelake.query.engine.exact_casts import is_exact
 from tracelake.query.engine.failures import QueryFailureError
 from tracelake.query.engine.requests import (
     ASYNC_THREADS,
@@ -102,23 +103,88 @@ def _value(parameter: EngineParameter) -> object:
 
 
 def _create_view(connection: duckdb.DuckDBPyConnection, name: str, relation: Relation, source_name: str) -> None:
-    if not relation.files:
-        columns = ", ".join(f"CAST(NULL AS {column.type}) AS {quote_name(column.name)}" for column in relation.columns)
+    if not relation.files and not relation.rows:
+        columns = ", ".join(map(_null, relation.columns))
         _run(connection, f"CREATE VIEW {quote_name(name)} AS SELECT {columns} WHERE false")
+        return
+    if relation.live:
+        selects = _select_groups(connection, relation)
+        if relation.rows:
+            selects.append(_select_rows(connection, relation, source_name))
+        _run(connection, f"CREATE VIEW {quote_name(name)} AS {' UNION ALL '.join(selects)}")
         return
     if relation.format is FileFormat.PARQUET:
         source = f"read_parquet({_list(relation.files)})"
         types = _types(connection, f"read_parquet({_list(relation.files[:1])})")  # DuckDB takes those of the first
         _check_decimals(connection, relation.files, types)
     else:
-        connection.register(source_name, pa.concat_tables([_map_arrow(path) for path in relation.files]))
-        source = quote_name(source_name)
+        source = _register(connection, relation.files, source_name)
         types = _types(connection, source)
     # S608: names are quoted, types have been checked, values are literals of our own making.
     text = f"CREATE VIEW {quote_name(name)} AS SELECT {_select_list(relation.columns, types)} FROM {source}"  # noqa: S608
     if conditions := _conditions(relation, types):
         text += f" WHERE {' AND '.join(conditions)}"
     _run(connection, text)
+
+
+def _register(connection: duckdb.DuckDBPyConnection, files: tuple[str, ...], source_name: str) -> str:
+    connection.register(source_name, pa.concat_tables([_map_arrow(path) for path in files]))
+    return quote_name(source_name)
+
+
+def _select_rows(connection: duckdb.DuckDBPyConnection, relation: Relation, source_name: str) -> str:
+    source = _register(connection, relation.rows, source_name)
+    return f"SELECT {_select_list(relation.columns, _types(connection, source))} FROM {source}"  # noqa: S608 - quoted
+
+
+def _select_groups(connection: duckdb.DuckDBPyConnection, relation: Relation) -> list[str]:
+    """A query for the files of each schema: DuckDB gives all files that it reads at once the types of the first."""
+    selects = []
+    for files in _group_files(connection, relation.files):
+        types = _types(connection, f"read_parquet({_list(files[:1])})")
+        _check_decimals(connection, files, types)
+        columns = ", ".join(_exact(column, types.get(column.name)) for column in relation.columns)
+        text = f"SELECT {columns} FROM read_parquet({_list(files)})"  # noqa: S608 - as in `_create_view`
+        if conditions := _conditions(relation, types):
+            text += f" WHERE {' AND '.join(conditions)}"
+        selects.append(text)
+    return selects
+
+
+def _group_files(connection: duckdb.DuckDBPyConnection, files: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The files in groups of one schema each, in their order."""
+    if len(files) < 2:
+        return [files] if files else []
+    text = f"""
+        SELECT file_name, dense_rank() OVER (ORDER BY columns) FROM (
+            SELECT file_name, list_sort(list((name, duckdb_type, precision, num_children))) AS columns
+            FROM parquet_schema({_list(files)}) GROUP BY file_name)"""  # noqa: S608 - literals
+    numbers = dict(connection.execute(text).fetchall())
+    groups: dict[int, list[str]] = {}
+    for file in files:
+        groups.setdefault(numbers[file], []).append(file)
+    return [tuple(group) for group in groups.values()]
+
+
+def _exact(column: EngineColumn, file_type: str | None) -> str:
+    if file_type is None:
+        return _null(column)
+    if not is_exact(file_type, column.type):
+        raise QueryFailureError("query_type_unsupported")
+    if (file_type, column.type) == ("VARCHAR", "BIGNUM"):
+        name = quote_name(column.name)
+        whole = f"CASE WHEN contains({name}, '.') THEN error('not whole') ELSE {name} END"  # DuckDB would round
+        return f"CAST({whole} AS BIGNUM) AS {name}"
+    return _cast(column, file_type)
+
+
+def _null(column: EngineColumn) -> str:
+    return f"CAST(NULL AS {column.type}) AS {quote_name(column.name)}"
+
+
+def _cast(column: EngineColumn, source_type: str) -> str:
+    name = quote_name(column.name)
+    return name if source_type == column.type else f"CAST({name} AS {column.type}) AS {name}"
 
 
 def _run(connection: duckdb.DuckDBPyConnection, text: str) -> None:
@@ -154,12 +220,7 @@ def _select_list(columns: tuple[EngineColumn, ...], types: dict[str, str]) -> st
         return "*"
     if any(column.name not in types for column in columns):
         raise QueryFailureError("query_file_invalid")
-    return ", ".join(
-        quote_name(column.name)
-        if types[column.name] == column.type
-        else f"CAST({quote_name(column.name)} AS {column.type}) AS {quote_name(column.name)}"
-        for column in columns
-    )
+    return ", ".join(_cast(column, types[column.name]) for column in columns)
 
 
 def _conditions(relation: Relation, types: dict[str, str]) -> list[str]:
@@ -171,9 +232,12 @@ def _conditions(relation: Relation, types: dict[str, str]) -> list[str]:
             conditions.append(f"{quote_name(BLOCK)} BETWEEN {min(firsts):d} AND {max(lasts):d}")
         conditions.append(f"({' OR '.join(ranges) or 'false'})")
     for field, value in (relation.where or {}).items():
-        if field not in types:
-            raise QueryFailureError("query_file_invalid")
         values = value if isinstance(value, list) else [value]
+        if field not in types:
+            if not relation.live:
+                raise QueryFailureError("query_file_invalid")
+            conditions.append("true" if None in values else "false")
+            continue
         some = [_literal(item, types[field]) for item in values if item is not None]
         tests = [f"{quote_name(field)} IN ({', '.join(some)})"] if some else []
         if len(some) < len(values):

@@ -50,6 +50,11 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Ranges of `block_number`, each with its first and its last; None: all."""
     where: Where | None = None
     """Columns and the values that they must have, as in the input of a job."""
+    live: bool = False
+    """Files and rows of a table are one relation. `columns` are given, whose values are exact, or the query fails. A
+    file may lack some: the dataset got them later, and they are null in its rows."""
+    rows: tuple[str, ...] = ()
+    """Arrow files with the rows of the table, of which `blocks` and `where` select nothing."""
 
 
 class EngineParameter(msgspec.Struct, frozen=True):

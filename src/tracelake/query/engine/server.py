@@ -167,14 +167,16 @@ def _prepare(query: EngineQuery) -> tuple[SandboxSpec, EngineQuery]:
     mounts = [] if query.directory is None else [Mount(source=query.directory, target=INPUT_DIRECTORY)]
     relations = {}
     for number, (name, relation) in enumerate(query.relations.items()):
+        sources = (*relation.files, *relation.rows)
         if query.directory is not None:
-            places = tuple(_place_below(query.directory, file) for file in relation.files)
+            places = tuple(_place_below(query.directory, file) for file in sources)
         else:
             places = tuple(
-                f"{INPUT_DIRECTORY}/{number}/{position}.{relation.format}" for position in range(len(relation.files))
+                f"{INPUT_DIRECTORY}/{number}/{position}.{relation.format}" for position in range(len(sources))
             )
-            mounts += [Mount(source=file, target=place) for file, place in zip(relation.files, places, strict=True)]
-        relations[name] = msgspec.structs.replace(relation, files=places)
+            mounts += [Mount(source=file, target=place) for file, place in zip(sources, places, strict=True)]
+        count = len(relation.files)
+        relations[name] = msgspec.structs.replace(relation, files=places[:count], rows=places[count:])
     limits = query.limits
     spec = SandboxSpec(
         limits=SandboxLimits(
@@ -182,7 +184,7 @@ def _prepare(query: EngineQuery) -> tuple[SandboxSpec, EngineQuery]:
             memory_bytes=limits.memory_bytes + _MEMORY_SLACK + (limits.threads + ASYNC_THREADS) * _MEMORY_PER_THREAD,
             cpu_seconds=_cpu_seconds(limits),
             file_bytes=limits.export_bytes,
-            open_files=64 + sum(len(relation.files) for relation in relations.values()),
+            open_files=64 + sum(len(relation.files) + len(relation.rows) for relation in relations.values()),
             processes=16 + 2 * limits.threads,
         ),
         profile=Profile.COMPUTING,

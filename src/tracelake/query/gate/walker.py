@@ -36,6 +36,7 @@ MAX_DEPTH = 100
 MAX_NAME = 128
 MAX_SCANS = 100
 MAX_QUERIES = 200
+_LISTED = "`trace datasets` lists what you may read, and so does `\\d` in `trace query`."
 _LOCATIONS = frozenset({"query_location", "query_location_length"})
 _NO_LOCATION = 2**64 - 1
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -266,7 +267,7 @@ class QueryWalker:
 
     def _unknown_relation(self, full_name: str, name: str, node: Any) -> TraceError:
         suggestions = closest(name, self._granted.values())
-        hint = f"Did you mean {quote(suggestions[0])}?" if suggestions else "The catalog lists what you may read."
+        hint = f"Did you mean {quote(suggestions[0])}?" if suggestions else _LISTED
         message = f"There is no relation {quote(full_name)} that you may read. {hint}"
         return self.refuse("query_unknown_relation", message, node, name=full_name, suggestions=suggestions)
 
