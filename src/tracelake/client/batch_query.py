@@ -10,6 +10,7 @@ The SQL is Spark's. A handle can be made again from its `query_id`, in another p
 """
 
 import asyncio
+import io
 import shutil
 import time
 import urllib.request
@@ -17,11 +18,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from uuid import UUID, uuid4
 
 from tracelake.client.errors import RemoteError
-from tracelake.client.query import PlainValue, QueryClient, to_parameters
+from tracelake.client.query import PlainValue, QueryClient, ResultSource, find_source, to_parameters
 from tracelake.client.stack import find_stack
 from tracelake.errors import TraceError
 from tracelake.model.backoff import Backoff
@@ -39,11 +40,12 @@ _DOWNLOAD_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class BatchQuery:
-    """A batch query of the running stack of `home`."""
+    """A batch query of the stack of `home` or of `context` (`client/stack.py`)."""
 
     query_id: UUID
     home: Path | None = None
     token_file: Path | None = None
+    context: str | None = None
 
     def status(self) -> BatchQueryReply:
         return self._ask(lambda client: client.show(self.query_id))
@@ -64,14 +66,16 @@ class BatchQuery:
         import pyarrow.parquet as pq
 
         done = self.wait()
+        source = find_source(find_stack(self.home, self.context), self.token_file)
         tables = []
         for download in done.downloads:
-            with urllib.request.urlopen(download.url, timeout=_DOWNLOAD_SECONDS) as body:  # noqa: S310 - of the service
-                tables.append(pq.read_table(pa.BufferReader(body.read())))
+            content = io.BytesIO()
+            _fetch(download, content, source)
+            tables.append(pq.read_table(pa.BufferReader(content.getbuffer())))
         return pa.concat_tables(tables)
 
     def _ask(self, work: Callable[[QueryClient], Awaitable[T]]) -> T:
-        return call_client(work, self.home, self.token_file)
+        return call_client(work, self.home, self.token_file, self.context)
 
 
 def submit_query(
@@ -81,11 +85,12 @@ def submit_query(
     limit: int | None = None,
     home: Path | None = None,
     token_file: Path | None = None,
+    context: str | None = None,
 ) -> BatchQuery:
     """Submits a batch query and returns at once. The id is chosen here: a call that is repeated is the same query."""
     request = batch_request(sql, to_parameters(parameters or {}), limit)
-    query_id = call_client(lambda client: client.submit(request), home, token_file).query_id
-    return BatchQuery(query_id, home, token_file)
+    query_id = call_client(lambda client: client.submit(request), home, token_file, context).query_id
+    return BatchQuery(query_id, home, token_file, context)
 
 
 def batch_request(sql: str, parameters: dict[str, ParameterValue], limit: int | None) -> QueryRequest:
@@ -124,28 +129,29 @@ def check_done(query: BatchQueryReply) -> BatchQueryReply:
     raise RemoteError(query.error.code, 422, query.error.message)
 
 
-def save(downloads: Sequence[ResultDownload], target: Path) -> None:
-    """The files of a result as one Parquet file, which appears whole or not at all."""
+def save(downloads: Sequence[ResultDownload], target: Path, source: ResultSource | None = None) -> None:
+    """The files of a result as one Parquet file, which appears whole or not at all. `source`: as `find_source` says."""
     partial = target.with_name(f".{target.name}.{uuid4().hex}")
     try:
         if len(downloads) == 1:
-            _fetch(downloads[0], partial)
+            with partial.open("wb") as file:
+                _fetch(downloads[0], file, source)
         else:
-            _join(downloads, partial)
+            _join(downloads, partial, source)
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def _fetch(download: ResultDownload, path: Path) -> None:
-    with (
-        urllib.request.urlopen(download.url, timeout=_DOWNLOAD_SECONDS) as body,  # noqa: S310 - of the service
-        path.open("wb") as file,
-    ):
-        shutil.copyfileobj(body, file, 2**20)
+def _fetch(download: ResultDownload, sink: BinaryIO, source: ResultSource | None) -> None:
+    if source is not None:
+        source.read(download, sink)
+        return
+    with urllib.request.urlopen(download.url, timeout=_DOWNLOAD_SECONDS) as body:  # noqa: S310 - of the service
+        shutil.copyfileobj(body, sink, 2**20)
 
 
-def _join(downloads: Sequence[ResultDownload], path: Path) -> None:
+def _join(downloads: Sequence[ResultDownload], path: Path, source: ResultSource | None) -> None:
     """Row group by row group: a result may be larger than memory."""
     import pyarrow.parquet as pq
 
@@ -153,7 +159,8 @@ def _join(downloads: Sequence[ResultDownload], path: Path) -> None:
     writer = None
     try:
         for download in downloads:
-            _fetch(download, part)
+            with part.open("wb") as target:
+                _fetch(download, target, source)
             with pq.ParquetFile(part) as file:
                 writer = writer or pq.ParquetWriter(path, file.schema_arrow, compression="zstd")
                 for number in range(file.num_row_groups):
@@ -164,11 +171,16 @@ def _join(downloads: Sequence[ResultDownload], path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def call_client(work: Callable[[QueryClient], Awaitable[T]], home: Path | None, token_file: Path | None) -> T:
+def call_client(
+    work: Callable[[QueryClient], Awaitable[T]],
+    home: Path | None,
+    token_file: Path | None,
+    context: str | None = None,
+) -> T:
     """Runs calls to the end on an event loop of their own: a notebook's is not used."""
 
     async def run() -> T:
-        client = QueryClient(find_stack(home), token_file)
+        client = QueryClient(find_stack(home, context), token_file)
         try:
             return await work(client)
         finally:

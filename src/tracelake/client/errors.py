@@ -4,9 +4,10 @@
 - The stack has stopped: `StackDownError`, a subclass of that.
 - An error body with a code of our catalogue: a `TraceError` of that code, with its message and details.
 - An error body with another code, or none: `RemoteError` with the status as sent.
+- What the client finds out by itself, like a column that a dataset does not have: `ClientError`.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -40,6 +41,23 @@ class RemoteError(TraceError):
         self.message = message
         self.details = {}
         Exception.__init__(self, f"{code} ({status}): {message}")
+
+
+class ClientError(TraceError):
+    """An error that the client itself found; no server sent it. `code` is stable, and not in the catalogue."""
+
+    def __init__(self, code: str, message: str, **details: Any) -> None:
+        self.kind = ErrorKind(code, 422, message, "")
+        self.message = message
+        self.details = details
+        Exception.__init__(self, f"{code}: {message}")
+
+
+class WaitTimeoutError(ClientError, TimeoutError):
+    """The work has not ended within the time that the caller gave it; it goes on."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("wait_timeout", message)
 
 
 def error_from(status: int, body: bytes | msgspec.Raw) -> TraceError:

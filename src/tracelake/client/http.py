@@ -1,7 +1,8 @@
 """A small HTTP/1.1 client over TLS: a keep-alive pool for one base URL.
 
 It supports bodies with a length, and no redirects, cookies, compression or proxies: the Dispatcher needs none of them.
-The server's certificate is always verified against the given CA file. If an idle connection turns out to be closed, the
+The server's certificate is always verified against the given CA file, or against the CAs of the machine if its name is
+empty. If an idle connection turns out to be closed, the
 request is sent again on a new one, but only if none of the reply was read and the request is `repeatable`. Every
 failure is a `DispatcherUnavailableError`.
 """
@@ -39,7 +40,7 @@ class HttpClient:
             raise ValueError("a base URL is https://host[:port]")
         self._host, self._port = url.hostname, url.port or 443
         self._authority = url.netloc
-        self._tls = ssl.create_default_context(cafile=str(ca_file))
+        self._tls = ssl.create_default_context(cafile=str(ca_file) or None)
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         """A hung process still accepts connections by its backlog, but never completes the handshake."""

@@ -25,9 +25,12 @@ from tracelake.wire.buffers import (
     BufferRejectedReply,
     BufferRejectedRequest,
     BuffersReply,
+    TablesDroppedReply,
+    TablesDroppedRequest,
 )
 from tracelake.wire.claims import ClaimBatchRequest, ClaimReply, ClaimRequest, TokenReply, TokenRequest
 from tracelake.wire.contract import HEADERS, Principal, Route
+from tracelake.wire.run_logs import StoreLogsReply, StoreLogsRequest
 from tracelake.wire.sources import CronSourcesReply, FireReply, FireRequest
 
 B = TypeVar("B")
@@ -79,6 +82,9 @@ class InternalClient:
         """A fresh capability token for a current attempt."""
         return await self.call(routes.RENEW_TOKEN, request)
 
+    async def store_logs(self, request: StoreLogsRequest) -> StoreLogsReply:
+        return await self.call(routes.STORE_LOGS, request)
+
     # --- sinks
 
     async def buffers(self) -> BuffersReply:
@@ -92,6 +98,9 @@ class InternalClient:
 
     async def buffer_rejected(self, request: BufferRejectedRequest) -> BufferRejectedReply:
         return await self.call(routes.REJECT_BATCH, request)
+
+    async def tables_dropped(self, request: TablesDroppedRequest) -> TablesDroppedReply:
+        return await self.call(routes.REPORT_DROPPED_TABLES, request)
 
     # --- the scheduler
 

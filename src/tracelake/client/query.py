@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
 
+from tracelake.client.credentials import Credential
 from tracelake.client.errors import DispatcherUnavailableError, decode
 from tracelake.client.http import HttpClient, HttpReply
 from tracelake.client.stack import NoStackError, Stack, find_stack
@@ -36,6 +37,7 @@ from tracelake.wire.query import (
     QueryMode,
     QueryReply,
     QueryRequest,
+    ResultDownload,
 )
 
 if TYPE_CHECKING:
@@ -62,18 +64,54 @@ class QueryResult:
 
     reply: QueryReply
     body: bytes
+    source: "ResultSource | None" = None
+    """Where a result that is not in the reply is read, if not at its address."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSource:
+    """The Query Service of a context. The object store of its stack need not be reachable from here."""
+
+    stack: Stack
+    token_file: Path | None = None
+    credential: Credential | None = None
+    """Instead of the file."""
+
+    def read(self, download: ResultDownload, sink: IO[bytes]) -> None:
+        async def copy() -> None:
+            client = QueryClient(self.stack, self.token_file, credential=self.credential)
+            try:
+                offset = 0
+                while offset < download.size_bytes:
+                    piece = await client.read_piece(download, offset)
+                    sink.write(piece)
+                    offset += len(piece)
+            finally:
+                await client.close()
+
+        with ThreadPoolExecutor(1) as thread:  # a notebook has an event loop of its own
+            thread.submit(asyncio.run, copy()).result()
+
+
+def find_source(stack: Stack, token_file: Path | None, credential: Credential | None = None) -> ResultSource | None:
+    """None: results are read at their addresses, in the object store of this machine."""
+    return None if stack.is_local else ResultSource(stack, token_file, credential)
 
 
 class QueryClient:
     """Calls the Query Service of a stack as a user."""
 
-    def __init__(self, stack: Stack, token_file: Path | None = None) -> None:
+    def __init__(self, stack: Stack, token_file: Path | None = None, *, credential: Credential | None = None) -> None:
         if stack.query_url is None:
             raise NoStackError(
                 "this stack runs no Query Service; `trace up` says why when it starts, or `query_service` is off"
+                if stack.context is None
+                else f"the stack of the context {stack.context} had no Query Service at the last login; if it has one "
+                "now, log in again with `trace login`"
             )
         connections = HttpClient(stack.query_url, stack.ca_file, timeout=_MOST_SECONDS, max_reply_bytes=_REPLY_BYTES)
-        self._client = UserClient(connections, user_credential(stack, token_file))
+        self._client = UserClient(connections, credential or user_credential(stack, token_file))
+        self.source = find_source(stack, token_file, credential)
 
     async def close(self) -> None:
         await self._client.close()
@@ -85,7 +123,7 @@ class QueryClient:
     async def fetch(self, request: QueryRequest) -> QueryResult:
         """The result in a format other than JSON."""
         reply: HttpReply = await self._client.exchange(routes.QUERY, request)
-        return QueryResult(decode(_replies, reply.summary or b""), reply.body)
+        return QueryResult(decode(_replies, reply.summary or b""), reply.body, self.source)
 
     async def submit(self, request: QueryRequest) -> BatchQueryReply:
         """Submits a request whose mode is `batch`."""
@@ -102,6 +140,13 @@ class QueryClient:
     async def catalog(self) -> CatalogReply:
         return await self._client.call(routes.SHOW_CATALOG)
 
+    async def read_piece(self, download: ResultDownload, offset: int) -> bytes:
+        if download.query_id is None:
+            return await self._client.call(routes.READ_EXPORT, export_id=download.export_id, offset=offset)
+        return await self._client.call(
+            routes.READ_RESULT, query_id=download.query_id, file=download.file, offset=offset
+        )
+
     async def cancel(self, query_id: Any) -> CancelQueryReply:
         return await self._client.call(routes.CANCEL_QUERY, query_id=query_id)
 
@@ -115,16 +160,19 @@ def query(
     mode: QueryMode = "interactive",
     home: Path | None = None,
     token_file: Path | None = None,
+    context: str | None = None,
 ) -> "pa.Table":
-    """Runs a query on the running stack of `home` (TRACE_HOME, else ~/.trace) and returns the whole result.
+    """Runs a query on a stack and returns the whole result.
 
-    The token is that of the file, else TRACE_TOKEN, else the stack's admin token. Works in a notebook, too: the event
-    loop that runs there is not used. With `mode="batch"` the SQL is Spark's, and the call waits for the query to end.
+    The stack is the running one of `home`, or that of the context; without both it is found as `client/stack.py` says.
+    The token is that of the file, else that of the context, TRACE_TOKEN, or the stack's admin token. Works in a
+    notebook, too: the event loop that runs there is not used. With `mode="batch"` the SQL is Spark's, and the call
+    waits for the query to end.
     """
     if mode == "batch":
         from tracelake.client.batch_query import submit_query
 
-        return submit_query(sql, parameters, limit=limit, home=home, token_file=token_file).table()
+        return submit_query(sql, parameters, limit=limit, home=home, token_file=token_file, context=context).table()
     request = QueryRequest(
         sql=sql,
         parameters=to_parameters(parameters or {}),
@@ -134,7 +182,7 @@ def query(
     )
 
     async def fetch() -> QueryResult:
-        client = QueryClient(find_stack(home), token_file)
+        client = QueryClient(find_stack(home, context), token_file)
         try:
             return await client.fetch(request)
         finally:
@@ -152,15 +200,18 @@ def read_table(result: QueryResult) -> "pa.Table":
 
     if result.reply.truncated:
         content = io.BytesIO()
-        download(result.reply, content)
+        download(result.reply, content, result.source)
         return pq.read_table(content)
     with pa.ipc.open_stream(result.body) as reader:
         return reader.read_all()
 
 
-def download(reply: QueryReply, sink: BinaryIO) -> None:
-    """Writes the exported result, a Parquet file, to `sink`."""
+def download(reply: QueryReply, sink: IO[bytes], source: ResultSource | None = None) -> None:
+    """Writes the exported result, a Parquet file, to `sink`; `source` is that of the `QueryResult`."""
     assert reply.download is not None
+    if source is not None:
+        source.read(reply.download, sink)
+        return
     try:
         # S310: the address comes from the service, over TLS.
         with urllib.request.urlopen(reply.download.url, timeout=_DOWNLOAD_SECONDS) as body:  # noqa: S310

@@ -6,12 +6,13 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.client.user import UserClient
 from tracelake.model.backoff import Backoff
 from tracelake.wire import routes
-from tracelake.wire.bundles import BundleDetail, FinalizeBundleRequest, OpenBundleRequest
+from tracelake.wire.bundles import PIECE_BYTES, BundleDetail, FinalizeBundleRequest, OpenBundleRequest
 
 _SECONDS = 60.0
 _TRIES = 4
@@ -37,8 +38,18 @@ async def push_bundle(
             # Finalizing once more is answered with what was recorded.
             return await client.call(routes.FINALIZE_BUNDLE, request, bundle_id=row.bundle_id)
     opened = await client.call(routes.OPEN_BUNDLE, OpenBundleRequest(size_bytes=len(archive)))
-    await asyncio.to_thread(upload, opened.url, opened.headers, archive, on_progress)
+    if client.is_remote:
+        await _send_pieces(client, opened.bundle_id, archive, on_progress)
+    else:
+        await asyncio.to_thread(upload, opened.url, opened.headers, archive, on_progress)
     return await client.call(routes.FINALIZE_BUNDLE, request, bundle_id=opened.bundle_id)
+
+
+async def _send_pieces(client: UserClient, bundle_id: UUID, archive: bytes, on_progress: Callable[[int], None]) -> None:
+    for offset in range(0, len(archive), PIECE_BYTES):
+        piece = archive[offset : offset + PIECE_BYTES]
+        reply = await client.call(routes.SEND_BUNDLE_PIECE, piece, bundle_id=bundle_id, offset=offset)
+        on_progress(reply.received)
 
 
 def upload(

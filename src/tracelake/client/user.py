@@ -25,6 +25,7 @@ from tracelake.client.credentials import Credential, FileCredential
 from tracelake.client.errors import DispatcherUnavailableError, StackDownError, error_from
 from tracelake.client.http import HttpClient, HttpReply
 from tracelake.client.stack import NoStackError, Stack
+from tracelake.errors import TraceError
 from tracelake.wire.contract import HEADERS, Principal, Route
 
 B = TypeVar("B")
@@ -57,11 +58,14 @@ class TextCredential:
 
 
 def user_credential(stack: Stack, token_file: Path | None, environ: Mapping[str, str] = os.environ) -> Credential:
-    """The given file, else TRACE_TOKEN, else the admin token of the stack."""
+    """The given file; else the token of the context; on the machine of the stack TRACE_TOKEN, else its admin token.
+
+    TRACE_TOKEN belongs to a stack of this machine. It is not sent to that of a context, which has a token of its own.
+    """
     if token_file is not None:
         return FileCredential(token_file)
-    token = environ.get(TOKEN_VARIABLE, "").strip()
-    return TextCredential(token) if token else FileCredential(Path(stack.admin_token_file))
+    token = environ.get(TOKEN_VARIABLE, "").strip() if stack.context is None else ""
+    return TextCredential(token) if token else FileCredential(Path(stack.user_token_file))
 
 
 class UserClient:
@@ -74,15 +78,25 @@ class UserClient:
         self._lost = False
         """The last call had no reply."""
         self._place: _Place | None = None
+        self.on_wait: Callable[[TraceError, float], object] | None = None
+        """Called before a wait that the server asked for, with its refusal and the seconds."""
+        self.is_remote = False
+        """The stack is one of a context: its object store need not be reachable from here."""
 
     @classmethod
     def of_stack(
-        cls, stack: Stack, token_file: Path | None = None, *, again: Callable[[], Stack] | None = None
+        cls,
+        stack: Stack,
+        token_file: Path | None = None,
+        *,
+        again: Callable[[], Stack] | None = None,
+        credential: Credential | None = None,
     ) -> "UserClient":
         """`again` looks the stack up again, or raises NoStackError; without it the first address is kept."""
-        client = cls(_http(stack), user_credential(stack, token_file))
+        client = cls(_http(stack), credential or user_credential(stack, token_file))
+        client.is_remote = stack.context is not None
         if again is not None:
-            client._place = _Place(stack, token_file, again)
+            client._place = _Place(stack, token_file, again, credential)
         return client
 
     async def close(self) -> None:
@@ -136,7 +150,7 @@ class UserClient:
         except (NoStackError, OSError):
             raise StackDownError("the stack is down") from None
         await self._http.close()
-        self._http, self._credential = http, user_credential(stack, place.token_file)
+        self._http, self._credential = http, place.credential or user_credential(stack, place.token_file)
         place.stack = stack
 
     async def _send(
@@ -161,6 +175,8 @@ class UserClient:
             wait = 1 if reply.retry_after is None else reply.retry_after
             if reply.status != 429 or wait > _MAX_WAIT_SECONDS or tries == _MAX_TRIES:
                 break
+            if self.on_wait is not None:
+                self.on_wait(error_from(reply.status, reply.body), wait)
             await self._sleep(wait)
         return reply
 
@@ -172,6 +188,7 @@ class _Place:
     stack: Stack
     token_file: Path | None
     again: Callable[[], Stack]
+    credential: Credential | None = None
 
 
 def _http(stack: Stack) -> HttpClient:
