@@ -5,7 +5,7 @@ import click
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import cursor_option, limit_option
 from tracelake.cli.paging import collect
-from tracelake.cli.session import EXAMPLE, Session, user_command
+from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, compact
 from tracelake.wire import routes
 
@@ -30,7 +30,7 @@ def command(session: Session, queries: bool, limit: int, cursor: str | None) -> 
     page = session.ask(lambda client: collect(client, routes.LIST_AUDIT_LOG, "entries", limit=limit, cursor=cursor))
     if not page.entries:
         session.say("The audit log is empty: no user has changed anything yet.")
-        session.hint("deploy a DAG", "deploy", EXAMPLE)
+        session.hint_first_dag("deploy a DAG")
         return
     session.show(
         Listing(

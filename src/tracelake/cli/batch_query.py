@@ -18,7 +18,7 @@ from tracelake.cli.query_table import render, show_result
 from tracelake.cli.session import Session
 from tracelake.cli.text import clean
 from tracelake.client.batch_query import BatchQuery, await_query, batch_request, check_done, save
-from tracelake.client.query import QueryClient
+from tracelake.client.query import QueryClient, find_source
 from tracelake.wire.batch_query import FINAL_STATES, BatchQueryReply
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _list(session: Session) -> None:
 
 def _present(session: Session, query: BatchQueryReply, output: Path | None) -> None:
     if output is not None:
-        save(query.downloads, output)
+        save(query.downloads, output, find_source(session.stack, session.token_file))
         session.answer({"file": str(output), "rows": query.row_count, "query_id": str(query.query_id)})
         session.say(f"{query.row_count:,} rows in {output}.")
         return
@@ -159,7 +159,7 @@ def _present(session: Session, query: BatchQueryReply, output: Path | None) -> N
         session.say(f"{rows:,} rows, {query.size_bytes or 0:,} bytes. Write them to a file:")
         session.say(f"trace query --status {query.query_id} --output FILE.parquet")
         return
-    table = BatchQuery(query.query_id, session.home, session.token_file).table()
+    table = BatchQuery(query.query_id, session.home, session.token_file, session.context).table()
     width = session.console.width if session.console.is_terminal else None
     show_result(session.console, render(query.columns, _rows(table), width))
     session.say("1 row" if rows == 1 else f"{rows:,} rows")

@@ -9,13 +9,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tracelake.cli.error_groups import failure_lines
 from tracelake.cli.listing import Listing, ListingColumn, whole_line
 from tracelake.cli.session import Session, away, live_view, looks
 from tracelake.cli.text import clean, clock, count, shortened
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire import routes
-from tracelake.wire.dags import BuildProgress, DagVersionRow, DeployReply, JobChange, Plan, TextChange
+from tracelake.wire.dags import BuildProgress, DagVersionRow, DeployReply, JobChange, JobRebuild, Plan, TextChange
 from tracelake.wire.tasks import TaskRow
 
 # Symbol and colour of each kind of change; the symbols also say it without colour.
@@ -41,9 +42,11 @@ wait_option = click.option("--wait/--no-wait", default=True, help="Wait for a bu
 class BuildEndedError(Exception):
     """The build will not finish by itself; the message says why, and `steps` what can be done."""
 
-    def __init__(self, message: str, *steps: tuple[str, ...]) -> None:
+    def __init__(self, message: str, *steps: tuple[str, ...], lines: Sequence[Text] = ()) -> None:
         super().__init__(message)
         self.steps = steps
+        self.lines = lines
+        """The errors that ended it."""
 
 
 def show_plan(session: Session, plan: Plan) -> None:
@@ -78,8 +81,9 @@ def show_plan(session: Session, plan: Plan) -> None:
     for job in changed_jobs:
         for change in job.texts:
             session.show(*_diff_lines(job.job, change))
-    if plan.rebuilds:
-        session.say(*_rebuild_text(plan))
+    for verb, added in (("Rebuilds", False), ("Computes", True)):
+        if rebuilds := [item for item in plan.rebuilds if item.added is added]:
+            session.say(*_rebuild_text(verb, rebuilds))
     for dataset in plan.datasets:
         if dataset.table:
             session.say("The table of ", (clean(dataset.dataset), "bold"), f": {'; '.join(map(clean, dataset.table))}.")
@@ -99,22 +103,28 @@ def _diff_lines(job: str, change: TextChange) -> Iterator[Text]:
         yield whole_line(Text(f"  ... {count(change.more, 'line')} more", style="dim"))
 
 
-def _rebuild_text(plan: Plan) -> list[str | tuple[str, str]]:
-    """`It makes anew 4 units of flows and 4 of totals: 8 tasks or more, by what is committed now.`"""
-    first_rebuilds = plan.rebuilds[:_REBUILDS_SHOWN]
-    parts = [
-        f"{'more than ' if item.more else ''}{count(item.units, 'unit')} of {clean(item.job)}"
-        for item in first_rebuilds
-    ]
-    rest = len(plan.rebuilds) - len(first_rebuilds)
+def _rebuild_text(verb: str, rebuilds: Sequence[JobRebuild]) -> list[str | tuple[str, str]]:
+    """`Rebuilds 4 units of flows and 4 units of totals: 8 tasks from what is committed now.`"""
+    first_rebuilds = rebuilds[:_REBUILDS_SHOWN]
+    parts = [f"{_unit_count(item)} of {clean(item.job)}" for item in first_rebuilds]
+    rest = len(rebuilds) - len(first_rebuilds)
     parts += [f"units of {count(rest, 'job')} more"] if rest else []
     words = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
-    more = "more than " if any(item.more for item in plan.rebuilds) else ""
-    return [
-        f"Rebuilds {words}: ",
-        (f"{more}{count(plan.rebuild_tasks, 'task')}", "bold"),
-        " from what is committed now.",
-    ]
+    tasks = sum(item.units for item in rebuilds)
+    if not tasks:
+        return [f"{verb} {words} from what is committed now."]
+    if any(item.more or item.unknown for item in rebuilds):
+        bound = "more than "
+    else:
+        bound = "about " if any(item.about for item in rebuilds) else ""
+    return [f"{verb} {words}: ", (f"{bound}{count(tasks, 'task')}", "bold"), " from what is committed now."]
+
+
+def _unit_count(item: JobRebuild) -> str:
+    if item.unknown:
+        return "an unknown number of units"
+    bound = "more than " if item.more else "about " if item.about else ""
+    return f"{bound}{count(item.units, 'unit')}"
 
 
 def _mark(change: str) -> tuple[str, str]:
@@ -155,6 +165,7 @@ def settle(session: Session, reply: DeployReply, *, wait: bool) -> tuple[DeployR
         raise
     except BuildEndedError as error:
         session.say((str(error), "red"))
+        session.show(*error.lines)
         for purpose, *command in error.steps:
             session.hint(purpose, *command)
         return reply, False
@@ -180,21 +191,35 @@ async def _follow(session: Session, client: UserClient, plan: Plan) -> None:
                 return
             update(Group(progress(last_progress, plan.version), *retry_lines(retrying)))
             build = version_row.build
-            if build is not None and build.failed and not build.open and not build.draining_edges:
+            if build is None or build.open or build.draining_edges or build.waiting_batches:
+                continue
+            if build.failed:
                 failed = count(build.failed, "task")
+                failures = await client.call(routes.LIST_FAILURES, dag=plan.dag, version=plan.version)
                 raise BuildEndedError(
-                    f"The build of version {plan.version} cannot finish: {failed} failed for good.",
+                    f"The build of version {plan.version} cannot finish: {failed} failed (no retries left).",
                     *failed_build_steps(plan.dag, plan.version),
+                    lines=failure_lines(failures),
+                )
+            if build.dead_letters:
+                rejected = count(build.dead_letters, "batch")
+                raise BuildEndedError(
+                    f"The build of version {plan.version} cannot finish: {rejected} of its rows rejected by the sink.",
+                    ("see why", "dlq", "list"),
+                    ("once the cause is corrected, replay one", "dlq", "replay", "BATCH"),
+                    ("or go on without its rows", "dlq", "drop", "BATCH"),
+                    ("or correct the document and deploy it", "deploy", "FILE"),
                 )
 
 
 def failed_build_steps(dag: str, version: int) -> list[tuple[str, ...]]:
-    """The steps for a build with tasks that failed for good: purposes and commands."""
+    """The steps for a build with failed tasks: purposes and commands."""
     return [
-        ("see why", "tasks", "--dag", dag, "--status", "Failed"),
-        ("retry one", "retry", "TASK_ID"),
-        ("or go on without it", "skip", "TASK_ID"),
-        ("or correct the document and deploy it", "deploy", "FILE"),
+        ("see them", "tasks", "--dag", dag, "--version", str(version), "--status", "Failed"),
+        ("see the log of one", "logs", "TASK_ID"),
+        ("correct the document and deploy it", "deploy", "FILE"),
+        ("or retry them", "retry", "--dag", dag, "--version", str(version), "--failed"),
+        ("or go on without them", "skip", "--dag", dag, "--version", str(version), "--failed"),
         ("or activate it with what is built so far", "activate", dag, str(version), "--now"),
     ]
 
@@ -232,6 +257,10 @@ def progress(build: BuildProgress | None, version: int, *, finished: bool = Fals
         text = Text("finished", style="green")
     elif build.draining_edges:
         text.append(f", {count(build.draining_edges, 'input')} still reading history", style="dim")
+    elif build.waiting_batches:
+        text.append(f", {count(build.waiting_batches, 'batch')} waiting for a sink", style="dim")
+    if build.dead_letters and not finished:
+        text.append(f", {count(build.dead_letters, 'batch')} rejected", style="red")
     return bar(f"building version {version}", build.done, total, text, finished=finished)
 
 

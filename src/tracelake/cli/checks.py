@@ -47,6 +47,8 @@ def command(session: Session, dataset: str | None, check: str | None, failed: bo
       trace checks transfers --failed --limit 100 --json
     """
     if dataset is None:
+        if check is not None:
+            raise click.UsageError("--check NAME needs a DATASET: checks of several datasets may have one name.")
         _show_all(session, failed=failed)
         return
 
@@ -60,8 +62,8 @@ def command(session: Session, dataset: str | None, check: str | None, failed: bo
         session.say(f"{dataset} has no {'failing ' if failed else ''}checks.")
         return
     session.show(*sections(("Checks", checks_listing(detail.checks)), ("Results", results_listing(detail.results))))
-    if bad := [row for row in detail.checks if row.state in ("failed", "warned")]:
-        session.hint("see why it waits", "why", bad[0].dataset)
+    if any(row.state == "failed" for row in detail.checks):  # a warning stops nothing
+        session.hint("see why it waits", "why", dataset)
 
 
 def _show_all(session: Session, *, failed: bool) -> None:
@@ -79,7 +81,7 @@ def _chosen(checks: list[CheckRow], *, failed: bool) -> list[CheckRow]:
 
 
 def checks_listing(checks: list[CheckRow], *, with_dataset: bool = False) -> Listing:
-    dataset = [ListingColumn[CheckRow]("dataset", lambda row: row.dataset)] if with_dataset else []
+    dataset: list[ListingColumn[CheckRow]] = [ListingColumn("dataset", lambda row: row.dataset)] if with_dataset else []
     return Listing(
         checks,
         *dataset,
@@ -89,8 +91,14 @@ def checks_listing(checks: list[CheckRow], *, with_dataset: bool = False) -> Lis
         ListingColumn("expected", lambda row: row.expected),
         ListingColumn("units", _units, right=True, whole=True),
         ListingColumn("last", lambda row: ago(row.checked_at), whole=True),
-        ListingColumn("found", lambda row: row.message),
+        ListingColumn("found", lambda row: row.message or _ages(row)),
     )
+
+
+def _ages(row: CheckRow) -> str:
+    """Of a dataset that is fresh: how new it is, by both measures."""
+    times = (("newest commit", row.committed_at), ("newest block", row.data_at))
+    return ", ".join(f"{name} {ago(at)}" for name, at in times if at is not None)
 
 
 def _units(row: CheckRow) -> str:

@@ -9,10 +9,10 @@ from rich.text import Text
 from tracelake.cli.build_progress import failed_build_steps, progress
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import watch_option
-from tracelake.cli.session import EXAMPLE, Session, user_command
+from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean, clean_lines, count
 from tracelake.wire import routes
-from tracelake.wire.dags import DagsReply, DagVersionsReply
+from tracelake.wire.dags import DagRow, DagsReply, DagVersionsReply
 
 _STATES = {"Active": "green", "Building": "yellow", "Inactive": "dim"}
 
@@ -27,7 +27,9 @@ def command(session: Session, name: str | None, source: int | None, watch: bool)
 
     Each deploy of a changed document makes a version. One version of a DAG is active: its jobs run. A version that is
     being built computes its data beside the active one and then takes over. Open tasks are queued, running or waiting
-    for a retry; failed ones need you (`trace retry`, `trace skip`).
+    for a retry. Failed ones are those of the active version that have no retry left and need you (`trace retry`,
+    `trace skip`); failures of a build stand beside its version. Gaps are units that somebody skipped or cancelled,
+    refused are batches of rows that a sink did not accept (`trace dlq`). `10000+` means that counting stopped there.
 
     \b
     Examples:
@@ -56,11 +58,13 @@ def _print_source(text: bytes) -> None:
 
 def _show_dags(session: Session, *, watch: bool) -> None:
     reply = session.view(lambda client: client.call(routes.LIST_DAGS), dags_view, watch=watch)
-    failing = next((dag.name for dag in reply.dags if dag.failed_tasks), None)
+    failing = next((dag.name for dag in reply.dags if dag.failed_tasks or dag.failed_building), None)
     if not reply.dags:
-        session.hint("deploy one", "deploy", EXAMPLE)
+        session.hint_first_dag("deploy one")
     elif failing is not None:
-        session.hint("see what failed", "tasks", "--dag", failing, "--status", "Failed")
+        session.hint("see what failed", "tasks", "--dag", failing, "--by-error")
+    elif any(dag.dead_letters for dag in reply.dags):
+        session.hint("see the refused batches", "dlq", "list")
     else:
         session.hint("see the versions of one", "dags", reply.dags[0].name)
 
@@ -86,17 +90,28 @@ def dags_view(reply: DagsReply) -> RenderableType:
         reply.dags,
         ListingColumn("dag", lambda dag: Text(clean(dag.name), style="bold")),
         ListingColumn("active", lambda dag: _version(dag.active_version, "green", none="none"), whole=True),
-        ListingColumn("building", lambda dag: _version(dag.building_version, "yellow"), whole=True),
+        ListingColumn("building", _building, whole=True),
         ListingColumn("versions", lambda dag: dag.versions, right=True),
         ListingColumn("jobs", lambda dag: dag.jobs, right=True),
-        ListingColumn("open tasks", lambda dag: dag.open_tasks, right=True),
+        ListingColumn("open", lambda dag: _counted(dag, dag.open_tasks), right=True),
+        ListingColumn("failed", lambda dag: _counted(dag, dag.failed_tasks, "bold red"), right=True),
+        ListingColumn("gaps", lambda dag: str(dag.gaps) if dag.gaps else "", right=True),
         ListingColumn(
-            "failed tasks",
-            lambda dag: Text(str(dag.failed_tasks), style="bold red" if dag.failed_tasks else ""),
-            right=True,
+            "refused", lambda dag: _counted(dag, dag.dead_letters, "bold red") if dag.dead_letters else "", right=True
         ),
         ListingColumn("activated", lambda dag: ago(dag.activated_at), whole=True),
     )
+
+
+def _counted(dag: DagRow, number: int, style: str = "") -> Text:
+    return Text(f"{number}{'+' if dag.more and number else ''}", style=style if number else "")
+
+
+def _building(dag: DagRow) -> Text:
+    text = _version(dag.building_version, "yellow")
+    if dag.failed_building:
+        text.append(f", {dag.failed_building} failed", style="bold red")
+    return text
 
 
 def _version(number: int | None, style: str, none: str = "") -> Text:

@@ -9,8 +9,8 @@ from rich.text import Text
 from tracelake.cli.checks import checks_listing
 from tracelake.cli.jobs import edge_text
 from tracelake.cli.listing import Cell, Listing, ListingColumn, fields, sections
-from tracelake.cli.session import EXAMPLE, Session, user_command
-from tracelake.cli.text import ago, clean, count, moment, span
+from tracelake.cli.session import Session, user_command
+from tracelake.cli.text import ago, clean, count, moment, size_text, span
 from tracelake.wire import routes
 from tracelake.wire.datasets import (
     BufferedTableRow,
@@ -24,7 +24,6 @@ from tracelake.wire.datasets import (
 _STATES = {"current": "green", "staged": "yellow", "past": "dim"}
 _RANGES_SHOWN = 5
 _COLUMNS_ASKED = 2
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @click.command()
@@ -37,7 +36,8 @@ def command(session: Session, name: str | None) -> None:
 
     A generation is one complete set of the dataset's data; a version of a DAG that computes it differently writes a new
     one. The storage is `s3` for files, `buffered` for a table that several jobs may write in batches, `postgres` for
-    a table that its job writes itself, and `none` for a dataset of events without rows.
+    a table that its job writes itself, `live` for files with a table of the newest rows above them, and `none` for a
+    dataset of events without rows.
 
     \b
     Examples:
@@ -55,10 +55,10 @@ def _show_all(session: Session) -> None:
     reply = session.ask(lambda client: client.call(routes.LIST_DATASETS))
     if not reply.datasets:
         session.say("There is no dataset yet.")
-        session.hint("deploy a DAG that declares some", "deploy", EXAMPLE)
+        session.hint_first_dag("deploy a DAG that declares some")
         return
     session.show(datasets_listing(reply))
-    session.hint("see one", "datasets", reply.datasets[0].name)
+    session.hint("see one", "datasets", _published_first(reply)[0].name)
 
 
 def _show_one(session: Session, name: str) -> None:
@@ -66,7 +66,9 @@ def _show_one(session: Session, name: str) -> None:
     session.show(*dataset_parts(detail))
     if detail.dataset.dead_letters:
         session.hint("see the refused batches", "dlq", "list", "--dataset", name)
-    if detail.dataset.storage in ("s3", "buffered"):
+    if detail.dataset.storage in ("s3", "buffered", "live") or (
+        detail.dataset.storage == "postgres" and detail.columns
+    ):
         statement = _statement(detail)
         session.hint("see its rows", "read", name)
         session.hint("ask it in SQL", "query", statement)
@@ -83,11 +85,13 @@ def _statement(detail: DatasetDetail) -> str:
 
 def datasets_listing(reply: DatasetsReply) -> Listing:
     return Listing(
-        reply.datasets,
+        _published_first(reply),
         ListingColumn("dataset", lambda row: Text(clean(row.name), style="bold" if row.published else "dim")),
         ListingColumn("storage", lambda row: row.storage, whole=True),
         ListingColumn("written by", _writer),
-        ListingColumn("blocks", lambda row: row.blocks, right=True),
+        ListingColumn("windows", lambda row: clean(row.windows or "")),
+        ListingColumn("blocks", lambda row: row.blocks if _positions(row) == "blocks" else None, right=True),
+        ListingColumn("deliveries", lambda row: row.blocks if _positions(row) == "deliveries" else None, right=True),
         ListingColumn("gaps", lambda row: Text(_gaps(row), style="yellow"), whole=True),
         ListingColumn("up to", _up_to, right=True),
         ListingColumn("generations", lambda row: row.generations, right=True),
@@ -97,6 +101,11 @@ def datasets_listing(reply: DatasetsReply) -> Listing:
         ),
         ListingColumn("updated", lambda row: ago(row.updated_at), whole=True),
     )
+
+
+def _published_first(reply: DatasetsReply) -> list[DatasetRow]:
+    """Those with names that people chose, and then those between the jobs of a DAG."""
+    return sorted(reply.datasets, key=lambda row: not row.published)
 
 
 def _gaps(row: DatasetRow) -> str:
@@ -141,11 +150,12 @@ def dataset_parts(detail: DatasetDetail) -> list[RenderableType]:
         ("description", clean(detail.description) or None),
         ("owner", clean(detail.owner) or None),
         ("storage", row.storage if row.published else f"{row.storage}, not published"),
+        ("rows are in", live_text(detail)),
         ("written by", _writer(row)),
         ("uuid", str(row.dataset_uuid)),
         ("current generation", str(row.current_version)),
         ("building generation", None if row.staged_version is None else str(row.staged_version)),
-        *_content(row, detail.content),
+        *_content(row, detail.content, given_up=bool(detail.given_up_count)),
         ("given up", _given_up(detail)),
         *_table(row, detail.table),
         *_keys(detail.schema),
@@ -162,6 +172,15 @@ def dataset_parts(detail: DatasetDetail) -> list[RenderableType]:
             ("Invalidations", _invalidations(detail)),
         ),
     ]
+
+
+def live_text(detail: DatasetDetail) -> str | None:
+    """Where the rows of a live dataset are; None for others."""
+    if detail.dataset.storage != "live":
+        return None
+    if detail.boundary is None:
+        return "a table, and files of what was there before it"
+    return f"files up to block {detail.boundary:,}, a table above"
 
 
 def _table(row: DatasetRow, table: BufferedTableRow | None) -> list[tuple[str, Cell]]:
@@ -182,6 +201,7 @@ def _table(row: DatasetRow, table: BufferedTableRow | None) -> list[tuple[str, C
         ("batches", batches),
         ("writers stop at", " or ".join(part for part in limits if part) or "no limit"),
         ("on conflict", _conflict_rule(table)),
+        ("on change", table.on_change),
         ("view", table.view),
         ("table", table.table),
     ]
@@ -203,9 +223,18 @@ def _keys(schema: Any) -> list[tuple[str, Cell]]:
     ]
 
 
-def _content(row: DatasetRow, content: DatasetContent | None) -> list[tuple[str, Cell]]:
+def _positions(row: DatasetRow) -> str:
+    """What the units of the dataset are counted in."""
+    if row.windows is not None:
+        return "windows"
+    return "deliveries" if row.of_deliveries else "blocks"
+
+
+def _content(row: DatasetRow, content: DatasetContent | None, *, given_up: bool) -> list[tuple[str, Cell]]:
     """How much there is, of which blocks, and how fresh it is."""
     if content is None:
+        if row.storage == "live":
+            return [("files", "none are committed yet"), ("up to", row.max_cursor)]
         return [("content", "nothing is committed yet"), ("up to", None if _is_buffered(row) else row.max_cursor)]
     more = "more than " if content.more else ""
     blocks = None
@@ -213,17 +242,22 @@ def _content(row: DatasetRow, content: DatasetContent | None) -> list[tuple[str,
         gaps = [gap.text for gap in content.gaps]
         left = content.gap_count - len(gaps)
         missing = ", ".join(gaps) + (f" and {left} more" if left > 0 else "")
-        gap_text = f"; {count(content.gap_count, 'gap')}: {missing}" if content.gap_count else ", no gaps"
+        gap_text = "" if given_up else ", no gaps"
+        if content.gap_count:
+            gap_text = f"; {count(content.gap_count, 'gap')}: {missing}"
         covered = content.windows or f"{row.blocks or 0:,}, from {content.first_block} to {content.last_block}"
         blocks = covered + gap_text
     empty = f", {content.empty_units:,} of them without rows" if content.empty_units else ""
     return [
         ("batches in it" if _is_buffered(row) else "units", f"{more}{content.units:,}{empty}"),
-        ("windows" if content.windows else "blocks", blocks),
+        ("windows" if content.windows else _positions(row), blocks),
         ("rows", None if content.rows is None else f"{more}{content.rows:,}"),
-        ("size", None if content.bytes is None else more + _size(content.bytes)),
+        ("size", None if content.bytes is None else more + size_text(content.bytes)),
         ("newest commit", moment(content.committed_at)),
-        ("newest block", None if _is_buffered(row) or content.windows else content.last_block),
+        (
+            "newest delivery" if row.of_deliveries else "newest block",
+            None if _is_buffered(row) or content.windows else content.last_block,
+        ),
         ("up to", None if _is_buffered(row) or content.last_block is not None else row.max_cursor),
     ]
 
@@ -236,14 +270,6 @@ def _given_up(detail: DatasetDetail) -> Text | None:
     text = ", ".join(f"unit {item.unit} of {item.job} ({item.state})" for item in first)
     left = detail.given_up_count - len(first)
     return Text(clean(text + (f" and {left:,} more" if left > 0 else "")), style="yellow")
-
-
-def _size(number: float) -> str:
-    for unit in _UNITS[:-1]:
-        if number < 1024:
-            return f"{number:,.0f} {unit}" if unit == "B" or number >= 100 else f"{number:,.1f} {unit}"
-        number /= 1024
-    return f"{number:,.1f} {_UNITS[-1]}"
 
 
 def _columns(detail: DatasetDetail) -> Listing:
@@ -266,7 +292,7 @@ def _limits(column: dict[str, Any]) -> str:
 
 
 def _generations(generations: list[GenerationRow], storage: str) -> Listing:
-    has_commits = storage in ("s3", "buffered")
+    has_commits = storage in ("s3", "buffered", "live")
     return Listing(
         generations,
         ListingColumn("generation", lambda row: str(row.dataset_version), whole=True),
@@ -280,7 +306,7 @@ def _generations(generations: list[GenerationRow], storage: str) -> Listing:
 
 
 def _ranges(row: GenerationRow) -> str:
-    texts = [f"{run.start}-{run.end}" for run in row.ranges[:_RANGES_SHOWN]]
+    texts = [clean(run.window or f"{run.start}-{run.end}") for run in row.ranges[:_RANGES_SHOWN]]
     more = max(row.range_count, len(row.ranges)) - len(texts)
     return ", ".join(texts) + (f" and {count(more, 'range')} more" if more > 0 else "")
 
@@ -305,7 +331,7 @@ def _pointers(detail: DatasetDetail) -> Listing:
 def _invalidations(detail: DatasetDetail) -> Listing:
     return Listing(
         detail.invalidations,
-        ListingColumn("range", lambda row: f"{row.start}-{row.end}", whole=True),
+        ListingColumn("range", lambda row: clean(row.window or f"{row.start}-{row.end}"), whole=True),
         ListingColumn("when", lambda row: ago(row.created_at), whole=True),
         ListingColumn("reason", lambda row: row.reason),
         ListingColumn("producer", lambda row: row.producer),

@@ -7,8 +7,9 @@ import click
 import msgspec
 
 from tracelake.cli.build_progress import settle, show_plan, wait_option
-from tracelake.cli.diagnostics import dag_name, name_of_file, problem_lines
+from tracelake.cli.diagnostics import problem_lines
 from tracelake.cli.session import Session, make_console, show, user_command
+from tracelake.client.dag_documents import dag_name, name_of_file
 from tracelake.errors import TraceError
 from tracelake.wire import routes
 from tracelake.wire.dags import DeployReply, InvalidDag

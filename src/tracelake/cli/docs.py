@@ -6,7 +6,7 @@ import click
 
 from tracelake.cli.docs_page import DocsData, DocsPage
 from tracelake.cli.export import check_target, new_file
-from tracelake.cli.session import EXAMPLE, Session, user_command
+from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import count, current_time
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
@@ -46,7 +46,7 @@ def command(session: Session, dag: str | None, output: Path, force: bool) -> Non
         path.write_text(DocsPage(data).render(), encoding="utf-8")
     session.say(f"{count(len(data.dags), 'DAG')} and {count(len(data.datasets), 'dataset')} in {output}.")
     if not data.dags:
-        session.hint("deploy a DAG", "deploy", EXAMPLE)
+        session.hint_first_dag("deploy a DAG")
 
 
 async def gather(client: UserClient, dag: str | None) -> DocsData:

@@ -1,19 +1,29 @@
-"""The picture of a graph of jobs and datasets: layers from left to right, as SVG without styles of its own.
+"""The picture of a graph of jobs and datasets in layers, as SVG without styles of its own.
 
-Each node is to the right of everything it is made from; inputs that would close a circle (`self: previous`) bend back.
+Each node is in a layer after everything it is made from; inputs that would close a circle (`self: previous`) bend back.
+Layers go from left to right; if that is wider than the page, from top to bottom, unless that is wider still. An edge
+that skips layers has a place of its own in each of them, so that no edge runs behind a node.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import pairwise
 from typing import Literal
 
 from tracelake.cli.text import clean
 
-_WIDTH, _HEIGHT = 190, 34
-_GAP_X, _GAP_Y = 70, 16
-_MARGIN = 12
-_LETTERS = 25
+_HEIGHT = 34
+_GAP = 20
+"""Between neighbours in a layer."""
+_GAP_ACROSS, _GAP_DOWN = 56, 44
+"""Between layers, from left to right and from top to bottom."""
+_BEND = 8
+"""What an edge takes in a layer that it skips."""
+_MARGIN = 24
+_PAGE_WIDTH = 1140
+_LETTERS, _LETTER_WIDTH = 25, 8
+_LEAST_WIDTH = 96
 _ROUNDS = 4
 
 
@@ -24,19 +34,27 @@ class GraphNode:
     kind: Literal["job", "source", "dataset"]
     link: str | None = None
     """The anchor of what describes it."""
+    notes: tuple[str, ...] = ()
+    """What to say of it besides its name: `2 running`."""
+    level: Literal["", "busy", "warning", "failed"] = ""
+    """How the notes are coloured."""
 
 
 @dataclass(slots=True)
 class DocsGraph:
     nodes: dict[str, GraphNode] = field(default_factory=dict)
     edges: list[tuple[str, str]] = field(default_factory=list)
+    back: set[tuple[str, str]] = field(default_factory=set)
+    """Those of the edges that lead from a job's output to the job itself."""
 
     def add(self, node: GraphNode) -> None:
         self.nodes.setdefault(node.key, node)
 
-    def connect(self, start: str, end: str) -> None:
+    def connect(self, start: str, end: str, *, back: bool = False) -> None:
         if (start, end) not in self.edges:
             self.edges.append((start, end))
+        if back:
+            self.back.add((start, end))
 
 
 def assign_layers(keys: Sequence[str], edges: Iterable[tuple[str, str]]) -> dict[str, int]:
@@ -84,46 +102,182 @@ def order_layers(layers: Mapping[str, int], edges: Sequence[tuple[str, str]]) ->
     return columns
 
 
+@dataclass(frozen=True, slots=True)
+class GraphLayout:
+    """Where nodes and bends of edges are: along the layers, and across each of them."""
+
+    columns: list[list[str]]
+    paths: list[list[str]]
+    """For each edge its nodes and the bends between them; an edge that bends back has its two nodes alone."""
+    centres: dict[str, float]
+    """The middle of each node and bend within its layer."""
+    span: float
+    """From the first to the last in any layer."""
+
+    @property
+    def layers(self) -> dict[str, int]:
+        return {key: layer for layer, column in enumerate(self.columns) for key in column}
+
+
+def lay_out(
+    graph: DocsGraph, extent: int | Mapping[str, int], *, gap: int = _GAP, bend: int = _BEND, join: bool = False
+) -> GraphLayout:
+    """`extent`: what a node, or each of them, takes of its layer. With `join` the edges of a node bend together."""
+    layers = assign_layers(list(graph.nodes), [edge for edge in graph.edges if edge not in graph.back])
+    paths: list[list[str]] = []
+    for number, (start, end) in enumerate(graph.edges):
+        # No key of a node begins with a NUL.
+        edge_key = f"\0{start if join else number}"
+        bends = {f"{edge_key} {layer}": layer for layer in range(layers[start] + 1, layers[end])}
+        layers |= bends
+        paths.append([start, *bends, end])
+    hops = list(dict.fromkeys(hop for path in paths for hop in pairwise(path)))
+    columns = order_layers(layers, hops)
+    node_extents = dict.fromkeys(graph.nodes, extent) if isinstance(extent, int) else extent
+    extents = {key: bend if key.startswith("\0") else node_extents[key] for key in layers}
+    centres = _centres(columns, hops, extents, gap)
+    span = max((centre + extents[key] / 2 for key, centre in centres.items()), default=0.0)
+    return GraphLayout(columns, paths, centres, span)
+
+
+def _centres(
+    columns: Sequence[Sequence[str]], hops: Iterable[tuple[str, str]], extents: Mapping[str, int], gap: int
+) -> dict[str, float]:
+    """Each key as near to the middle of its neighbours as the others of its layer allow, from 0 on."""
+    layers = {key: layer for layer, column in enumerate(columns) for key in column}
+    before: dict[str, list[str]] = {key: [] for key in layers}
+    after: dict[str, list[str]] = {key: [] for key in layers}
+    for start, end in hops:
+        if layers[start] < layers[end]:
+            before[end].append(start)
+            after[start].append(end)
+    centres: dict[str, float] = dict.fromkeys(layers, 0.0)
+    for number in range(2 * _ROUNDS):
+        neighbours = before if number % 2 == 0 else after
+        for column in columns[:: 1 if number % 2 == 0 else -1]:
+            ideal = {
+                key: sum(centres[item] for item in neighbours[key]) / len(neighbours[key])
+                if neighbours[key]
+                else centres[key]
+                for key in column
+            }
+            last: str | None = None
+            for key in column:
+                centres[key] = ideal[key]
+                if last is not None:
+                    least = centres[last] + (extents[last] + extents[key]) / 2 + gap
+                    centres[key] = max(ideal[key], least)
+                last = key
+            shift = sum(ideal[key] - centres[key] for key in column) / len(column)
+            for key in column:
+                centres[key] += shift
+    first = min((centres[key] - extents[key] / 2 for key in centres), default=0.0)
+    return {key: centre - first for key, centre in centres.items()}
+
+
+class GraphPicture:
+    """The SVG of a graph: one layout, in one direction."""
+
+    def __init__(self, graph: DocsGraph, *, down: bool) -> None:
+        self._graph, self._down = graph, down
+        longest = max(
+            (len(_label(text)) for node in graph.nodes.values() for text in (node.text, *_note(node))), default=0
+        )
+        self._node_width = max(_LEAST_WIDTH, longest * _LETTER_WIDTH + 24)
+        self._layout = lay_out(graph, self._node_width if down else _HEIGHT)
+        self._layers = self._layout.layers
+        count = max(1, len(self._layout.columns))
+        self._thickness, gap = (_HEIGHT, _GAP_DOWN) if down else (self._node_width, _GAP_ACROSS)
+        self._step = self._thickness + gap
+        along = 2 * _MARGIN + count * self._step - gap
+        across = 2 * _MARGIN + round(self._layout.span)
+        self.width, self.height = (across, along) if down else (along, across)
+
+    def draw(self, title: str) -> str:
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {self.width} {self.height}" '
+            f'width="{self.width}" height="{self.height}" class="graph"><title>{_text(title)}</title>'
+        ]
+        parts += [self._edge(path) for path in self._layout.paths]
+        parts += [self._node(key, node) for key, node in self._graph.nodes.items()]
+        return "".join([*parts, "</svg>"])
+
+    def _place(self, key: str) -> tuple[int, int]:
+        """Where the layer begins, and the middle of the key in it."""
+        return _MARGIN + self._layers[key] * self._step, _MARGIN + round(self._layout.centres[key])
+
+    def _point(self, along: float, across: float) -> str:
+        return f"{across:g} {along:g}" if self._down else f"{along:g} {across:g}"
+
+    def _edge(self, path: Sequence[str]) -> str:
+        start, end = path[0], path[-1]
+        if self._layers[start] >= self._layers[end]:
+            return self._edge_back(start, end)
+        along, across = self._place(start)
+        steps = [f"M{self._point(along + self._thickness, across)}"]
+        for before, after in pairwise(path):
+            (begin, across), (along, target) = self._place(before), self._place(after)
+            begin += self._thickness
+            middle = (begin + along) / 2
+            steps.append(f"C{self._point(middle, across)} {self._point(middle, target)} {self._point(along, target)}")
+            if after != end:
+                steps.append(f"L{self._point(along + self._thickness, target)}")
+        along, across = self._place(end)
+        steps.append(f"M{self._point(along - 6, across - 4)}L{self._point(along, across)}")
+        steps.append(f"L{self._point(along - 6, across + 4)}")
+        return f'<path class="edge" d="{"".join(steps)}"/>'
+
+    def _edge_back(self, start: str, end: str) -> str:
+        """Beside its nodes, in the gap to their neighbours."""
+        half = (self._node_width if self._down else _HEIGHT) / 2
+        first, across = (
+            place + shift for place, shift in zip(self._place(start), (self._thickness / 2, half), strict=True)
+        )
+        second, target = (
+            place + shift for place, shift in zip(self._place(end), (self._thickness / 2, half), strict=True)
+        )
+        if start == end:
+            first, second = first + 10, second - 10
+        beside = max(across, target) + _GAP
+        bend = f"C{self._point(first, beside)} {self._point(second, beside)} {self._point(second, target)}"
+        tip = f"M{self._point(second - 4, target + 6)}L{self._point(second, target)}"
+        tip += f"L{self._point(second + 4, target + 6)}"
+        return f'<path class="edge back" d="M{self._point(first, across)}{bend}{tip}"/>'
+
+    def _node(self, key: str, node: GraphNode) -> str:
+        along, across = self._place(key)
+        width = self._node_width
+        x, y = (across - width // 2, along) if self._down else (along, across - _HEIGHT // 2)
+        shape = (
+            f'<rect x="{x}" y="{y}" width="{width}" height="{_HEIGHT}" rx="{17 if node.kind == "dataset" else 4}"/>'
+            f'<text x="{x + width // 2}" y="{y + (15 if node.notes else 21)}" text-anchor="middle">'
+            f"{_text(_label(node.text))}</text>"
+        )
+        for note in _note(node):
+            shape += f'<text class="note" x="{x + width // 2}" y="{y + 28}" text-anchor="middle">'
+            shape += f"{_text(_label(note))}</text>"
+        title = ", ".join((f"{node.kind} {clean(node.text)}", *node.notes))
+        classes = f"node {node.kind}{f' {node.level}' if node.level else ''}"
+        body = f'<g class="{classes}"><title>{_text(title)}</title>{shape}</g>'
+        return body if node.link is None else f'<a href="#{_text(node.link)}">{body}</a>'
+
+
 def draw_graph(graph: DocsGraph, title: str) -> str:
-    """The picture; its nodes are links."""
-    columns = order_layers(assign_layers(list(graph.nodes), graph.edges), graph.edges)
-    tallest = max((len(column) for column in columns), default=1)
-    width = 2 * _MARGIN + len(columns) * (_WIDTH + _GAP_X) - _GAP_X
-    height = 2 * _MARGIN + tallest * (_HEIGHT + _GAP_Y) - _GAP_Y
-    places: dict[str, tuple[int, int]] = {}
-    for layer, column in enumerate(columns):
-        top = (height - (len(column) * (_HEIGHT + _GAP_Y) - _GAP_Y)) // 2
-        for number, key in enumerate(column):
-            places[key] = (_MARGIN + layer * (_WIDTH + _GAP_X), top + number * (_HEIGHT + _GAP_Y))
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" class="graph"><title>{_text(title)}</title>'
-    ]
-    parts += [_draw_edge(places[start], places[end]) for start, end in graph.edges]
-    parts += [_draw_node(node, *places[key]) for key, node in graph.nodes.items()]
-    return "".join([*parts, "</svg>"])
+    """The picture; nodes that have a link are links."""
+    picture = GraphPicture(graph, down=False)
+    if picture.width > _PAGE_WIDTH:
+        picture = min(picture, GraphPicture(graph, down=True), key=lambda drawn: drawn.width)
+    return picture.draw(title)
 
 
-def _draw_edge(start: tuple[int, int], end: tuple[int, int]) -> str:
-    x1, y1, x2, y2 = start[0] + _WIDTH, start[1] + _HEIGHT // 2, end[0], end[1] + _HEIGHT // 2
-    if x2 <= x1 - _WIDTH:  # it bends back
-        low = max(start[1], end[1]) + _HEIGHT + 8
-        bend = f"M{x1} {y1} C{x1 + 30} {low} {x2 - 30} {low} {x2} {y2}"
-        return f'<path class="edge back" d="{bend}"/>'
-    middle = (x1 + x2) // 2
-    tip = f"M{x2 - 6} {y2 - 4}L{x2} {y2}L{x2 - 6} {y2 + 4}"
-    return f'<path class="edge" d="M{x1} {y1}C{middle} {y1} {middle} {y2} {x2} {y2}{tip}"/>'
+def _note(node: GraphNode) -> tuple[str, ...]:
+    """The line below the name, if there is one."""
+    return (", ".join(node.notes),) if node.notes else ()
 
 
-def _draw_node(node: GraphNode, x: int, y: int) -> str:
-    text = clean(node.text)
-    label = text if len(text) <= _LETTERS else text[: _LETTERS - 1] + "…"
-    shape = (
-        f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="{17 if node.kind == "dataset" else 4}"/>'
-        f'<text x="{x + _WIDTH // 2}" y="{y + 21}" text-anchor="middle">{_text(label)}</text>'
-    )
-    body = f'<g class="node {node.kind}"><title>{_text(f"{node.kind} {text}")}</title>{shape}</g>'
-    return body if node.link is None else f'<a href="#{_text(node.link)}">{body}</a>'
+def _label(text: str) -> str:
+    text = clean(text)
+    return text if len(text) <= _LETTERS else text[: _LETTERS - 1] + "…"
 
 
 def _text(text: str) -> str:

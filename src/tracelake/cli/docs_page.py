@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from tracelake.cli.datasets import live_text
 from tracelake.cli.docs_graph import DocsGraph, GraphNode, draw_graph
 from tracelake.cli.text import clean
 from tracelake.wire.base import Reply
@@ -31,7 +32,8 @@ STYLE = """
 body{margin:0 auto;padding:1.5rem;max-width:75rem;color:var(--ink);background:var(--paper);
 font:16px/1.5 system-ui,sans-serif}
 a{color:var(--link)}a:focus-visible,summary:focus-visible,.scroll:focus-visible{outline:3px solid var(--link)}
-h1,h2,h3{line-height:1.2}h2{margin-top:2.5rem;border-bottom:1px solid var(--line)}
+h1,h2,h3{line-height:1.2;overflow-wrap:anywhere}section,h2{margin-top:2.5rem}h2{
+border-bottom:1px solid var(--line)}
 .dim{color:var(--dim)}.warn{color:var(--warn)}
 .skip{position:absolute;left:-999rem}.skip:focus{position:static}
 .scroll{overflow-x:auto;border:1px solid var(--line);border-radius:6px;background:var(--box);margin:1rem 0}
@@ -45,6 +47,10 @@ padding:.75rem;border-radius:6px}
 .graph rect{stroke:var(--line)}.graph .job rect{fill:var(--job)}.graph .source rect{fill:var(--source)}
 .graph .dataset rect{fill:var(--dataset)}.graph a:focus-visible rect{stroke:var(--link);stroke-width:3}
 .edge{fill:none;stroke:var(--dim)}.back{stroke-dasharray:4 3}
+@media (max-width:40rem){body{padding:1rem}thead{display:none}tbody,tr,td{display:block}td{padding:.1rem 0;border:0}
+tr{padding:.4rem 0;border-bottom:1px solid var(--line)}td:empty{display:none}
+td:not(:first-child,[data-name=""])::before{content:attr(data-name) ": ";color:var(--dim)}dl{display:block}
+dd{margin-bottom:.4rem}}
 @media print{body{max-width:none;padding:0;font-size:11px}.skip{display:none}.scroll{overflow:visible;border:0}
 .graph{max-width:100%;height:auto}section{break-inside:avoid-page}a{color:inherit;text-decoration:none}}
 """
@@ -74,6 +80,7 @@ class DocsPage:
         self._jobs: list[tuple[str, JobRow]] = [
             (f"{jobs.dag}/{job.name}", job) for jobs in data.dags for job in jobs.jobs
         ]
+        self._writer_of = {output.dataset: name for name, job in self._jobs for output in job.outputs}
         self._job_anchors = {
             name: f"job-{name.replace('/', '.')}" if _PLAIN_NAME.fullmatch(name.replace("/", "")) else f"job-{number}"
             for number, (name, _) in enumerate(self._jobs)
@@ -84,7 +91,7 @@ class DocsPage:
         title = _text(f"Datasets of {data.org}")
         digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
         policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-        names = ", ".join(f"{_text(item.dag)} (version {item.version})" for item in data.dags)
+        names = ", ".join(f"{_text(item.dag)} (version {item.version})" for item in data.dags) or "No DAG is active"
         parts = [
             '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
@@ -92,7 +99,7 @@ class DocsPage:
             '<meta name="referrer" content="no-referrer">',
             f"<title>{title}</title><style>{STYLE}</style></head><body>",
             f'<a class="skip" href="#datasets">To the datasets</a><header><h1>{title}</h1>',
-            f'<p class="dim">{names or "No DAG is active."} As of {_moment(data.made_at)}.</p></header><main>',
+            f'<p class="dim">{names}. As of {_moment(data.made_at)}.</p></header><main>',
             *(self._dag(item) for item in data.dags),
             '<h2 id="datasets">Datasets</h2>',
             self._contents(),
@@ -110,7 +117,7 @@ class DocsPage:
                 f'<span id="{_text(self._job_anchors[f"{jobs.dag}/{job.name}"])}">{_text(job.name)}</span>',
                 _text(job.source or job.operator or job.activation),
                 self._links(edge.dataset for edge in job.inputs),
-                self._links(output.dataset for output in job.outputs),
+                self._links(output.dataset for output in job.outputs if output.dataset in self._anchors),
             ]
             for job in jobs.jobs
         ]
@@ -118,7 +125,7 @@ class DocsPage:
         return (
             f"<h2>{_text(jobs.dag)}</h2>"
             f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{picture}</div>'
-            f"<details><summary>Jobs of {_text(jobs.dag)}</summary>"
+            f"<details open><summary>Jobs of {_text(jobs.dag)}</summary>"
             f"{_table(('job', 'runs', 'reads', 'writes'), rows)}</details>"
         )
 
@@ -135,10 +142,11 @@ class DocsPage:
                 if output.dataset in self._anchors:
                     graph.connect(f"job {job.name}", self._add_dataset(graph, output.dataset))
             for edge in job.inputs:
+                own = writers.get(edge.dataset) == job.name
                 if edge.dataset in self._anchors:
-                    graph.connect(self._add_dataset(graph, edge.dataset), f"job {job.name}")
+                    graph.connect(self._add_dataset(graph, edge.dataset), f"job {job.name}", back=own)
                 elif edge.dataset in writers:
-                    graph.connect(f"job {writers[edge.dataset]}", f"job {job.name}")
+                    graph.connect(f"job {writers[edge.dataset]}", f"job {job.name}", back=own)
         return graph
 
     def _add_dataset(self, graph: DocsGraph, name: str) -> str:
@@ -185,8 +193,12 @@ class DocsPage:
         return [(name, job) for name, job in self._jobs if name in detail.dataset.writers]
 
     def _link(self, dataset: str) -> str:
+        """To the dataset, or to the job that writes it if it has no section: such a dataset is not published."""
         anchor = self._anchors.get(dataset)
-        return _text(dataset) if anchor is None else f'<a href="#{_text(anchor)}">{_text(dataset)}</a>'
+        if anchor is None:
+            writer = self._writer_of.get(dataset)
+            return _text(dataset) if writer is None else self._job_link(writer)
+        return f'<a href="#{_text(anchor)}">{_text(dataset)}</a>'
 
     def _links(self, datasets: Iterable[str]) -> str:
         return ", ".join(self._link(name) for name in datasets)
@@ -199,6 +211,8 @@ class DocsPage:
 def _content_facts(detail: DatasetDetail) -> list[tuple[str, str]]:
     content = detail.content
     if content is None:
+        if detail.dataset.storage == "live":
+            return [("rows are in", _text(live_text(detail) or ""))]
         return [("content", "nothing is committed yet")]
     more = "more than " if content.more else ""
     gaps = [f"unit {item.unit} of {item.job} was {item.state}" for item in detail.given_up]
@@ -210,6 +224,7 @@ def _content_facts(detail: DatasetDetail) -> list[tuple[str, str]]:
         ("rows", "" if content.rows is None else f"{more}{content.rows:,}"),
         ("units", f"{more}{content.units:,}"),
         ("covers", _text(covered)),
+        ("rows are in", _text(live_text(detail) or "")),
         ("gaps", f'<span class="warn">{_text("; ".join(gaps))}</span>' if gaps else ""),
     ]
 
@@ -241,7 +256,7 @@ def _checks(detail: DatasetDetail) -> str:
 
 def _commands(detail: DatasetDetail) -> str:
     name = detail.dataset.name
-    if detail.dataset.storage not in ("s3", "buffered"):
+    if detail.dataset.storage not in ("s3", "buffered", "live"):
         return ""
     columns = ", ".join(column.name for column in detail.columns[:2]) or "*"
     query = f"SELECT {columns} FROM {name} LIMIT 10"  # noqa: S608 - for people
@@ -257,7 +272,10 @@ def _commands(detail: DatasetDetail) -> str:
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Cells are HTML already."""
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    lines = [
+        "".join(f'<td data-name="{name}">{cell}</td>' for name, cell in zip(names, row, strict=True)) for row in rows
+    ]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

@@ -1,16 +1,19 @@
 """Errors for people: one line that says what happened and what to do, and for a query the place at fault."""
 
+import re
+
 from rich.cells import cell_len
 
-from tracelake.cli.text import clean
+from tracelake.cli.text import clean, span
 from tracelake.errors import TraceError
 
 _MARK = "\u2026"
 _LEAST_WIDTH = 40
+_COMMAND = re.compile(r"`trace ([a-z]+)")
 
 
 def error_line(error: TraceError) -> str:
-    """The code, the message and the remedy."""
+    """The code, the message, and the remedy unless the message names its commands already."""
     message = error.message if error.message.endswith((".", "!", "?")) else f"{error.message}."
     return clean(f"{error.code}: {message} {_remedy(error)}".rstrip())
 
@@ -37,12 +40,29 @@ def query_error_lines(error: TraceError, sql: str, width: int = 80) -> list[str]
 
 
 def _remedy(error: TraceError) -> str:
-    """The remedy for people: it names the field, where the catalogue names the detail that holds it."""
-    field = error.details.get("field")
-    if not isinstance(field, str):
-        return error.kind.remedy
-    remedy = error.kind.remedy.replace("the field that `details.field` names", f"`{field}`")
-    return remedy.replace("See `details.field`", f"Look at `{field}`")
+    """The remedy for people: it has the value, where the catalogue names the detail or the header that holds it.
+
+    None if the message has the same commands: there they have the names that the catalogue cannot know.
+    """
+    remedy, details = error.kind.remedy, error.details
+    commands = set(_COMMAND.findall(remedy))
+    if commands and commands <= set(_COMMAND.findall(error.message)):
+        return ""
+    if isinstance(field := details.get("field"), str):
+        remedy = remedy.replace("the field that `details.field` names", f"`{field}`")
+        remedy = remedy.replace("See `details.field`", f"Look at `{field}`")
+    if isinstance(role := details.get("needed_role"), str):
+        remedy = remedy.replace("the role that `details.needed_role` names", f"the role {role}")
+    if isinstance(status := details.get("status"), str):
+        remedy = remedy.replace("`details.status` has its state", f"it is {status}")
+        remedy = remedy.replace("`details.status` has the result", f"it is {status}")
+    return remedy.replace("Wait for the time in Retry-After", f"Wait {_wait(details.get('retry_after_seconds'))}")
+
+
+def _wait(seconds: object) -> str:
+    if not isinstance(seconds, int | float):
+        return "a moment"
+    return "a second" if seconds <= 1 else span(seconds)
 
 
 def _extent(error: TraceError, text: str, start: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from tracelake.cli.follow import EVENT_STYLES, EventFollower, follow, producer_text
+from tracelake.cli.follow import EVENT_STYLES, EventFollower, event_unit_text, follow, producer_text
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import cursor_option, follow_option, limit_option
 from tracelake.cli.paging import collect
@@ -65,7 +65,7 @@ def events_listing(events: Sequence[EventRow]) -> Listing:
         events,
         ListingColumn("event", lambda row: row.event_id, right=True),
         ListingColumn("dataset", lambda row: row.dataset),
-        ListingColumn("unit", lambda row: row.partition_key if row.cursor is None else str(row.cursor)),
+        ListingColumn("unit", event_unit_text),
         ListingColumn("revision", lambda row: row.revision),
         ListingColumn("state", lambda row: Text(row.state, style=EVENT_STYLES[row.state]), whole=True),
         ListingColumn("producer", producer_text, whole=True),

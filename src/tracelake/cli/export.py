@@ -1,79 +1,22 @@
 """Writes rows to a file: its ending chooses the format, and it appears under its name only when it is whole.
 
-A file is replaced only if that was asked for, and only if it is a regular file. No partial file is left behind. The
-file is readable by its owner alone.
+A file is replaced only if that was asked for, and only if it is a regular file: a symbolic link is refused and not
+followed. No partial file is left behind. The file is readable by its owner alone, because it holds data that only
+people with a token may read; `chmod` shares it.
 """
 
 import os
 import secrets
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from datetime import date, datetime
-from decimal import Decimal
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import click
-import msgspec
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
 
-from tracelake.cli.text import escape_json
-
-_ROWS_AT_ONCE = 10_000
-
-
-class _ParquetRows:
-    def __init__(self, file: pa.NativeFile, schema: pa.Schema) -> None:
-        self._writer = pq.ParquetWriter(file, schema, compression="zstd")
-
-    def write(self, table: pa.Table) -> None:
-        self._writer.write_table(table)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _CsvRows:
-    """Bytes as 0x..., exact decimals, and JSON for nested values. A null is empty, an empty text is `""`."""
-
-    def __init__(self, file: pa.NativeFile, schema: pa.Schema) -> None:
-        self._writer = pa.csv.CSVWriter(file, _textual(schema.empty_table()).schema)
-
-    def write(self, table: pa.Table) -> None:
-        for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
-            self._writer.write_table(_textual(pa.Table.from_batches([batch])))
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _JsonRows:
-    """One JSON object per line."""
-
-    def __init__(self, file: pa.NativeFile, schema: pa.Schema) -> None:  # noqa: ARG002 - of one kind with the others
-        self._file = file
-
-    def write(self, table: pa.Table) -> None:
-        for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
-            lines = (msgspec.json.encode(plain(row)).decode() + "\n" for row in batch.to_pylist())
-            self._file.write(escape_json("".join(lines)).encode())
-
-    def close(self) -> None:
-        pass
-
-
-_FORMATS: dict[str, type[_ParquetRows | _CsvRows | _JsonRows]] = {
-    ".parquet": _ParquetRows,
-    ".csv": _CsvRows,
-    ".jsonl": _JsonRows,
-}
-
-
-ENDINGS = tuple(_FORMATS)
+from tracelake.cli.row_formats import ENDINGS, write_pieces
 
 
 def check_target(output: Path, *, force: bool, endings: Sequence[str] = ENDINGS) -> None:
@@ -96,17 +39,12 @@ def check_target(output: Path, *, force: bool, endings: Sequence[str] = ENDINGS)
 
 
 def write_rows(pieces: Iterator[pa.Table], output: Path, *, force: bool) -> int:
-    """Writes piece by piece, so that memory does not grow with the dataset; returns the number of rows."""
-    rows = 0
-    with new_file(output, force=force) as path, pa.OSFile(str(path), "wb") as file:
+    """Writes piece by piece; returns the number of rows."""
+    with new_file(output, force=force) as path, path.open("wb") as file:
         first = next(pieces, None)
         if first is None:
             raise click.ClickException("the dataset has no files yet, so there is nothing to write")
-        with closing(_FORMATS[output.suffix.lower()](file, first.schema)) as writer:
-            for table in chain([first], pieces):
-                writer.write(table.cast(first.schema))
-                rows += table.num_rows
-    return rows
+        return write_pieces(chain([first], pieces), output.suffix.lower(), file)
 
 
 @contextmanager
@@ -145,37 +83,3 @@ def _exists(output: Path) -> click.ClickException:
 
 def _refusal(output: Path, error: OSError) -> click.ClickException:
     return click.ClickException(f"{output} cannot be written: {error.strerror or type(error).__name__}")
-
-
-def _textual(table: pa.Table) -> pa.Table:
-    columns = [_textual_column(table.column(number), field.type) for number, field in enumerate(table.schema)]
-    return pa.table(columns, names=table.column_names)
-
-
-def _textual_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
-    if pa.types.is_decimal(kind):
-        return column.cast(pa.string())
-    binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-    if any(is_one(kind) for is_one in binary) or pa.types.is_nested(kind):
-        return pa.array([_text(value) for value in column.to_pylist()], pa.string())
-    return column
-
-
-def _text(value: Any) -> str | None:
-    text = plain(value)
-    return text if text is None or isinstance(text, str) else msgspec.json.encode(text).decode()
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON and people read it."""
-    if isinstance(value, bytes):
-        return f"0x{value.hex()}"
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value

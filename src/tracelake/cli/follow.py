@@ -162,12 +162,15 @@ def producer_text(event: EventRow) -> str:
     return event.producer if event.attempt is None else f"{event.producer}#{event.attempt}"
 
 
+def event_unit_text(event: EventRow) -> str:
+    return clean(event.window or (event.partition_key or "" if event.cursor is None else str(event.cursor)))
+
+
 def event_line(event: EventRow) -> Text:
-    unit = event.partition_key if event.cursor is None else str(event.cursor)
     line = Text.assemble(
         (f"{clock(event.created_at)}  ", "dim"),
         (f"{clean(event.dataset)}  ", "bold"),
-        f"{clean(unit or '')}  ",
+        f"{event_unit_text(event)}  ",
         (event.state, EVENT_STYLES.get(event.state, "")),
         (f"  event {event.event_id} by {clean(producer_text(event))}", "dim"),
     )
@@ -193,7 +196,7 @@ class TaskFollower(Follower):
         """The tasks that the server will list again."""
         self._open: Newest[UUID, TaskRow] = Newest("open tasks")
         self._failed: Newest[UUID, TaskRow] = Newest(None)
-        """Tasks that failed for good, unless somebody retries or skips them."""
+        """Tasks that failed (no retries left), unless somebody retries or skips them."""
 
     @property
     def place(self) -> str:

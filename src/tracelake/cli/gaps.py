@@ -4,20 +4,20 @@ import click
 
 from tracelake.cli.session import Session
 from tracelake.cli.text import clean, count
+from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.errors import TraceError
 from tracelake.wire import routes
 from tracelake.wire.datasets import DatasetDetail
+from tracelake.wire.why import WhyReply
 
 _SHOWN = 5
-
-
-def find_gaps(session: Session, dataset: str, start: int | None, end: int | None) -> list[str]:
-    """A sentence for each gap in the range. A dataset whose rows can be read is read, even if nobody tells its gaps."""
-    try:
-        detail = session.run(lambda client: client.call(routes.SHOW_DATASET, name=dataset))
-    except TraceError:
-        return []
-    return list_gaps(detail, start, end)
+_OPEN_WORK = frozenset({
+    "backlog_full", "batch_not_sent", "batches_await_task", "batches_wait", "dead_letters", "edge_draining",
+    "edge_held", "events_await_commit", "no_sink", "outputs_stale", "over_quota", "pressure", "rebuilding",
+    "tasks_at_quota", "tasks_backing_off", "tasks_failed", "tasks_limited", "tasks_ready", "tasks_running",
+    "tasks_unheard", "unit_waits",
+})  # fmt: skip
+"""Reasons of `trace why` by which rows will change, or are missing. A source that waits for new data is none."""
 
 
 def list_gaps(detail: DatasetDetail, start: int | None, end: int | None) -> list[str]:
@@ -45,3 +45,29 @@ def tell_gaps(sentences: list[str]) -> None:
         left = len(sentences) - _SHOWN
         more = f"; and {left:,} more" if left > 0 else ""
         click.echo(clean(f"{count(len(sentences), 'gap')}: {'; '.join(sentences[:_SHOWN])}{more}."), err=True)
+
+
+def ask_open_work(session: Session, dataset: str) -> str | None:
+    """Says that rows of the dataset are still being computed, and which; None if it is up to date.
+
+    Asked before the rows are read: work that ends meanwhile is told rather than concealed. No answer is no failure,
+    but a Dispatcher that is silent would be so for the rows, too.
+    """
+    try:
+        reply = session.run(lambda client: client.call(routes.EXPLAIN_DATASET, name=dataset))
+    except DispatcherUnavailableError:
+        raise
+    except TraceError:
+        return None
+    return describe_open_work(reply)
+
+
+def describe_open_work(reply: WhyReply) -> str | None:
+    text = next((item.text for item in reply.reasons if item.code in _OPEN_WORK), None)
+    return text and f"{reply.id} is not complete: {text} `trace why {reply.id}` says when it is."
+
+
+def tell_open_work(sentence: str | None) -> None:
+    """Goes to standard error, as gaps do."""
+    if sentence is not None:
+        click.echo(clean(sentence), err=True)

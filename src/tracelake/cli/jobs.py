@@ -1,7 +1,9 @@
 """`trace jobs`: the jobs of a DAG version, with their inputs, outputs and tasks."""
 
+from collections.abc import Sequence
+
 import click
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from tracelake.cli.listing import Listing, ListingColumn
@@ -33,14 +35,15 @@ def command(session: Session, dag: str, version: int | None, watch: bool) -> Non
     The state of an input:
       live      events reach the job as they come
       draining  the job catches up with earlier events
-      held      a unit failed for good; retry or skip its task, and the input goes on
+      held      a unit failed (no retries left); retry or skip its task, and the input goes on
       stopped   a queue downstream is full (`trace pressure`)
       paused    its source is paused (`trace resume`)
       parked    the version is not active
 
-    Tasks that are `waiting` wait for a concurrency limit; `retrying` ones failed and wait for their next attempt;
-    `failed` ones failed for good. If batches of an output were `refused`, their rows are missing from its table
-    (`trace dlq`).
+    Tasks that are `ready` wait for a worker, `waiting` ones for a concurrency limit; `retrying` ones failed and wait
+    for their next attempt; `failed` ones have no retry left; `done` ones completed. `gaps` are units that somebody
+    skipped or cancelled. If batches of an output were `refused`, their rows are missing from its table (`trace dlq`).
+    `100+` means at least 100. A narrow terminal gets two tables.
 
     \b
     Examples:
@@ -53,7 +56,7 @@ def command(session: Session, dag: str, version: int | None, watch: bool) -> Non
     )
     failed = next((job for job in reply.jobs if job.failed), None)
     if failed is not None:
-        session.hint("see what failed", "tasks", "--dag", dag, "--job", failed.name, "--status", "Failed")
+        session.hint("see what failed", "tasks", "--dag", dag, "--job", failed.name, "--by-error")
     idle = next((job for job in reply.jobs if _is_idle(job)), None)
     if idle is not None:
         session.hint("see why it is not running", "why", f"{dag}/{idle.name}")
@@ -76,25 +79,62 @@ def _is_idle(job: JobRow) -> bool:
     return bool(waiting) and not job.running
 
 
+class JobsView:
+    """The jobs as one table, or as two where one is too wide: the tasks of each job, and its inputs and outputs."""
+
+    def __init__(self, jobs: Sequence[JobRow]) -> None:
+        name: ListingColumn[JobRow] = ListingColumn("job", lambda job: Text(clean(job.name), style="bold"), breaks=True)
+        parts: list[ListingColumn[JobRow]] = [
+            ListingColumn("operator", _operator, breaks=True),
+            ListingColumn("inputs", lambda job: Text("\n").join(edge_text(edge) for edge in job.inputs), breaks=True),
+            ListingColumn("outputs", lambda job: Text("\n").join(map(_output, job.outputs)), breaks=True),
+        ]
+        self._whole = Listing(jobs, name, *parts, *_counts("ready running waiting retrying failed done gaps"))
+        self._tasks = Listing(jobs, name, *_counts("ready run wait retry fail done gaps"))
+        self._parts = Listing(
+            [part for job in jobs for part in _parts(job)],
+            ListingColumn("job", lambda part: part[0], breaks=True),
+            ListingColumn("", lambda part: part[1], whole=True, style="dim"),
+            ListingColumn("what it does", lambda part: part[2], breaks=True),
+        )
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._whole.fits(options.max_width) or not self._tasks.fits(options.max_width, broken=True):
+            yield self._whole
+        else:
+            yield from (self._tasks, Text(), self._parts)
+
+
+def _parts(job: JobRow) -> list[tuple[Text, str, Text]]:
+    """A line for what the job runs, and one for each input and output; the first names the job."""
+    lines = [("runs", Text(clean(_operator(job))))]
+    lines += [("reads", edge_text(edge)) for edge in job.inputs]
+    lines += [("writes", _output(output)) for output in job.outputs]
+    names = [Text(clean(job.name), style="bold"), *(Text() for _ in lines[1:])]
+    return [(name, kind, text) for name, (kind, text) in zip(names, lines, strict=True)]
+
+
+def _counts(names: str) -> list[ListingColumn[JobRow]]:
+    """The columns with numbers of tasks, under these names."""
+    ready, running, waiting, retrying, failed, done, gaps = names.split()
+    return [
+        ListingColumn(ready, lambda job: _number(job, job.queued), right=True),
+        ListingColumn(running, lambda job: _number(job, job.running), right=True),
+        ListingColumn(waiting, lambda job: _number(job, job.held), right=True),
+        ListingColumn(retrying, lambda job: _number(job, job.retrying, "yellow"), right=True),
+        ListingColumn(failed, lambda job: _number(job, job.failed, "bold red"), right=True),
+        ListingColumn(done, lambda job: f"{job.done}{'+' if job.done_more else ''}", right=True),
+        ListingColumn(gaps, lambda job: str(job.gaps) if job.gaps else "", right=True, style="yellow"),
+    ]
+
+
 def jobs_view(reply: JobsReply) -> RenderableType:
     title = Text.assemble((clean(reply.dag), "bold"), f", version {reply.version}: {count(len(reply.jobs), 'job')}")
-    jobs = Listing(
-        reply.jobs,
-        ListingColumn("job", lambda job: Text(clean(job.name), style="bold")),
-        ListingColumn("operator", _operator),
-        ListingColumn("inputs", lambda job: Text("\n").join(edge_text(edge) for edge in job.inputs)),
-        ListingColumn("outputs", lambda job: Text("\n").join(_output(output) for output in job.outputs)),
-        ListingColumn("queued", lambda job: job.queued, right=True),
-        ListingColumn("running", lambda job: job.running, right=True),
-        ListingColumn("waiting", lambda job: job.held, right=True),
-        ListingColumn("retrying", lambda job: _number(job.retrying, "yellow"), right=True),
-        ListingColumn("failed", lambda job: _number(job.failed, "bold red"), right=True),
-    )
-    return Group(title, jobs)
+    return Group(title, JobsView(reply.jobs))
 
 
-def _number(number: int, style: str) -> Text:
-    return Text(str(number), style=style if number else "")
+def _number(job: JobRow, number: int, style: str = "") -> Text:
+    return Text(f"{number}{'+' if job.more and number else ''}", style=style if number else "")
 
 
 def _operator(job: JobRow) -> str:

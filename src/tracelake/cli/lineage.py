@@ -112,33 +112,39 @@ def _tree(
     near: Callable[[LineageEdge], str | None],
     far: Callable[[LineageEdge], str | None],
 ) -> Tree:
-    """Draws the edges breadth first; a dataset that is drawn already is only named, so that cycles end."""
+    """Draws the edges from the top to the bottom: a dataset is expanded where it is named first, and only named after
+    that, so that cycles end."""
     tree = Tree(title, guide_style="dim")
+    edges_by_dataset: dict[str | None, dict[tuple[str, str], list[LineageEdge]]] = {}
+    for edge in edges:
+        edges_by_dataset.setdefault(near(edge), {}).setdefault((edge.dag, edge.job), []).append(edge)
     drawn, nodes = {root}, 0
-    level: list[tuple[Tree, str]] = [(tree, root)]
-    while level:
-        following: list[tuple[Tree, str]] = []
-        for branch, dataset in level:
-            jobs: dict[tuple[str, str], Tree] = {}
-            for edge in edges:
-                if near(edge) != dataset:
-                    continue
-                nodes += 1
-                if nodes > _MAX_NODES:
-                    branch.add(Text("and more: see --json", style="dim"))
-                    return tree
-                key = (edge.dag, edge.job)
-                if key not in jobs:
-                    jobs[key] = branch.add(Text(clean(f"{edge.dag}/{edge.job}"), style="cyan"))
-                end = far(edge)
-                if not end:
-                    continue
-                again = end in drawn
-                twig = jobs[key].add(Text.assemble(clean(end), (" (see above)" if again else "", "dim")))
-                if not again:
-                    drawn.add(end)
-                    following.append((twig, end))
-        level = following
+    # Edges that are still to be drawn below a dataset, with its jobs that are drawn; the next edge is the last.
+    waiting: list[tuple[Tree, dict[tuple[str, str], Tree], LineageEdge]] = []
+
+    def expand(branch: Tree, dataset: str) -> None:
+        jobs: dict[tuple[str, str], Tree] = {}
+        own = [edge for group in edges_by_dataset.get(dataset, {}).values() for edge in group]
+        waiting.extend((branch, jobs, edge) for edge in reversed(own))
+
+    expand(tree, root)
+    while waiting:
+        branch, jobs, edge = waiting.pop()
+        nodes += 1
+        if nodes > _MAX_NODES:
+            branch.add(Text("and more: see --json", style="dim"))
+            return tree
+        key = (edge.dag, edge.job)
+        if key not in jobs:
+            jobs[key] = branch.add(Text(clean(f"{edge.dag}/{edge.job}"), style="cyan"))
+        end = far(edge)
+        if not end:
+            continue
+        again = end in drawn
+        twig = jobs[key].add(Text.assemble(clean(end), (" (see above)" if again else "", "dim")))
+        if not again:
+            drawn.add(end)
+            expand(twig, end)
     if not tree.children:
         tree.add(Text("nothing", style="dim"))
     return tree
@@ -182,7 +188,7 @@ def _unit(row: LineageUnit) -> Text:
         item.input_index: [part for part in row.read if part.input_index == item.input_index] for item in row.inputs
     }
     for item in row.inputs:
-        parts = [_range(part) for part in read[item.input_index]] or [unit_text(item.unit)]
+        parts = [_range(part) for part in read[item.input_index]] or [unit_text(item.unit, item.window)]
         line.append("  from ", style="dim").append(f"{clean(item.name)} {', '.join(parts)}")
     return line
 

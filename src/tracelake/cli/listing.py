@@ -39,6 +39,8 @@ class ListingColumn(Generic[R]):
     style: str = ""
     least: int = _FOLDED_WIDTH
     """It is not folded into less than this: a row that has no more room for it is shown in lines."""
+    breaks: bool = False
+    """Its words may be broken if there is no other way to show a table."""
 
 
 class Listing:
@@ -50,13 +52,21 @@ class Listing:
         indexes = [index for index in range(len(self.columns)) if any(row[index].plain for row in self.rows)]
         if not indexes:
             return
-        widths = self._widths(indexes, options.max_width)
+        widths = self._fit(indexes, options.max_width)
         if widths is None:
             yield from self._blocks(indexes, options.max_width)
         else:
             yield self._table(indexes, widths)
 
-    def _widths(self, indexes: list[int], room: int) -> list[int] | None:
+    def fits(self, room: int, *, broken: bool = False) -> bool:
+        """Whether it can be shown as a table in this width; with `broken` also if words have to be broken."""
+        indexes = [index for index in range(len(self.columns)) if any(row[index].plain for row in self.rows)]
+        return not indexes or self._widths(indexes, room, broken=broken) is not None
+
+    def _fit(self, indexes: list[int], room: int) -> list[int] | None:
+        return self._widths(indexes, room) or self._widths(indexes, room, broken=True)
+
+    def _widths(self, indexes: list[int], room: int, *, broken: bool = False) -> list[int] | None:
         """The width of each column; None if not even folding helps."""
         natural = [
             max(cell_len(self.columns[index].name), *(_width(row[index]) for row in self.rows)) for index in indexes
@@ -64,9 +74,7 @@ class Listing:
         least = [
             width
             if self.columns[index].whole or self.columns[index].right
-            else min(
-                width, max(self.columns[index].least, min(_WORD_WIDTH, max(_word(row[index]) for row in self.rows)))
-            )
+            else min(width, self._least(index, broken=broken))
             for index, width in zip(indexes, natural, strict=True)
         ]
         spare = room - sum(least) - _GAP * (len(indexes) - 1)
@@ -78,6 +86,11 @@ class Listing:
             least[place] += more
             spare -= more
         return least
+
+    def _least(self, index: int, *, broken: bool) -> int:
+        column = self.columns[index]
+        word = 0 if broken and column.breaks else max(_word(row[index]) for row in self.rows)
+        return max(column.least, min(_WORD_WIDTH, word))
 
     def _table(self, indexes: list[int], widths: list[int]) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")

@@ -8,50 +8,11 @@ from typing import Any
 
 import click
 
-from tracelake.wire.base import MAX_CURSOR
-from tracelake.wire.jobs import BlockRange
+from tracelake.client.ranges import parse_cursor, parse_range, parse_range_or_windows
+from tracelake.client.stack import HostOnlyError, chosen_context, explain_host_only
 
-_NUMBER = r"[0-9]+(?:[_,][0-9]+)*"
-_CURSOR = re.compile(_NUMBER)
-_RANGE = re.compile(rf"({_NUMBER})\s*-\s*({_NUMBER})")
-_DATE = r"[0-9]{4}-(?:[0-9]{2}(?:-[0-9]{2}(?:[ T][0-9]{2}:00)?)?|W[0-9]{2})"
-_WINDOWS = re.compile(rf"{_DATE}(?:\.\.{_DATE})?")
-"""An hour, a day, a month or a week; no range of blocks looks like one, because it would start after its end."""
 _SPAN = re.compile(r"([0-9]{1,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def parse_cursor(text: str) -> int:
-    """`1000000`, or with `_` or `,` between digits: `1_000_000`. Raises ValueError."""
-    if not _CURSOR.fullmatch(text.strip()):
-        raise ValueError(f"{text!r} is not a number like 1000000 or 1_000_000")
-    digits = text.strip().replace("_", "").replace(",", "")
-    if len(digits.lstrip("0")) > len(str(MAX_CURSOR)) or int(digits) > MAX_CURSOR:
-        raise ValueError(f"{text!r} is larger than {MAX_CURSOR}")
-    return int(digits)
-
-
-def parse_range(text: str) -> BlockRange:
-    """`1000-2000`, with both ends included. Raises ValueError."""
-    match = _RANGE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a range like 1000-2000 or 1_000-2_000")
-    start, end = parse_cursor(match[1]), parse_cursor(match[2])
-    if start > end:
-        raise ValueError(f"{text!r} starts after its end")
-    return BlockRange(start=start, end=end)
-
-
-def parse_range_or_windows(text: str) -> BlockRange | str:
-    """A range of blocks, or the dates of windows of time, which the server knows: `2026-03-03`. Raises ValueError."""
-    if _WINDOWS.fullmatch(text.strip()):
-        return text.strip()
-    try:
-        return parse_range(text)
-    except ValueError:
-        if _RANGE.fullmatch(text.strip()):
-            raise
-        raise ValueError(f"{text!r} is neither a range like 1000-2000 nor windows like 2026-03-03") from None
 
 
 def parse_time(text: str, now: datetime | None = None) -> datetime:
@@ -87,15 +48,36 @@ RANGE = ParsedType("START-END", parse_range)
 RANGE_OR_WINDOWS = ParsedType("START-END", parse_range_or_windows)
 TIME = ParsedType("TIME", parse_time)
 
+
+def _refuse_in_context(_ctx: click.Context, _param: click.Parameter, home: Path | None) -> Path | None:
+    """A command of the stack's machine must not act on another stack than the one that the user works with."""
+    context = chosen_context(home)
+    if context is not None:
+        raise HostOnlyError(explain_host_only(context))
+    return home
+
+
 home_option = click.option(
     "--home",
     type=click.Path(path_type=Path, file_okay=False),
+    callback=_refuse_in_context,
     help="The directory of the stack (default: TRACE_HOME, else ~/.trace).",
+)
+"""Of commands that run on the machine of the stack."""
+stack_option = click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Use the stack of this machine in this directory (default: TRACE_HOME, else ~/.trace).",
+)
+context_option = click.option(
+    "--context",
+    metavar="NAME",
+    help="Use the stack of this context (default: TRACE_CONTEXT, else the current one); see `trace context`.",
 )
 token_file_option = click.option(
     "--token-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False, readable=True),
-    help="A file that holds your token (default: TRACE_TOKEN, else the stack's admin token).",
+    help="A file that holds your token (default: that of the context, TRACE_TOKEN, or the stack's admin token).",
 )
 watch_option = click.option("--watch", is_flag=True, help="Refresh every second until Ctrl-C.")
 follow_option = click.option(

@@ -8,9 +8,9 @@ import click
 
 from tracelake.cli.batch_query import batch_options
 from tracelake.cli.export import check_target
-from tracelake.cli.query_output import ENDINGS
 from tracelake.cli.query_runner import QueryRunner
 from tracelake.cli.query_shell import QueryShell, ScreenFormat, ShellSettings, parse_parameter, run_script
+from tracelake.cli.row_formats import ENDINGS
 from tracelake.cli.session import Session, user_command
 from tracelake.errors import TraceError
 
@@ -62,7 +62,7 @@ def command(
       trace query 'SELECT * FROM transfers WHERE block_number > $low' --param low:int64=17000000
       trace query "SELECT * FROM hourly_flows" --output flows.parquet
       trace query "SELECT * FROM large_transfers" --format csv | head
-      trace query --batch "SELECT token, sum(amount) AS total FROM transfers GROUP BY token" --output totals.parquet
+      trace query --batch "SELECT token, sum(amount_f64) AS total FROM transfers GROUP BY token" --output totals.parquet
 
     Exit status: 0 if every query was answered, 1 if not, 130 after Ctrl-C.
     """

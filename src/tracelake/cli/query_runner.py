@@ -17,7 +17,7 @@ import msgspec
 from tracelake.cli.session import Session
 from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.client.query import QueryClient, QueryResult
-from tracelake.client.stack import NoStackError
+from tracelake.client.stack import NoStackError, chosen_context
 from tracelake.errors import TraceError
 from tracelake.wire.query import CatalogRelation, QueryRequest
 
@@ -72,7 +72,7 @@ class QueryRunner:
             if self._client is client:
                 await self._forget_client()
             raise DispatcherUnavailableError(
-                f"The Query Service does not answer ({error.message}); `trace status` shows which part is down."
+                f"The Query Service does not answer ({error.message}); {self._next_step()}."
             ) from error
 
     def _make_client(self) -> QueryClient:
@@ -80,7 +80,14 @@ class QueryRunner:
         try:
             return QueryClient(stack, self._session.token_file)
         except OSError:  # also when the file holds no certificate
-            raise NoStackError(f"{stack.ca_file} holds no CA certificate; run `trace status`") from None
+            next_step = "run `trace status`" if stack.context is None else "log in again with `trace login`"
+            raise NoStackError(f"{stack.ca_file} holds no CA certificate; {next_step}") from None
+
+    def _next_step(self) -> str:
+        context = chosen_context(self._session.home, self._session.context)
+        if context is None:
+            return "`trace status` shows which part is down"
+        return f"if its address has changed, log in to {context} again with `trace login`"
 
     async def _forget_client(self) -> None:
         client, self._client = self._client, None
@@ -110,7 +117,7 @@ async def _run_cancellable(client: QueryClient, request: QueryRequest) -> QueryR
 
 async def _run(client: QueryClient, request: QueryRequest) -> QueryResult:
     if request.format == "json":
-        return QueryResult(await client.run(request), b"")
+        return QueryResult(await client.run(request), b"", client.source)
     return await client.fetch(request)
 
 

@@ -1,6 +1,7 @@
 """What a person enters at the prompt, or a program on standard input: statements, and commands that begin with `\\`."""
 
 import io
+import re
 import shlex
 import sys
 import textwrap
@@ -16,15 +17,17 @@ from tracelake.cli.error_text import query_error_lines
 from tracelake.cli.export import check_target
 from tracelake.cli.listing import Listing, ListingColumn, whole_line
 from tracelake.cli.names import suggestion
-from tracelake.cli.query_output import ENDINGS, save_result, wire_format, write_result
+from tracelake.cli.query_output import save_result, wire_format, write_result
 from tracelake.cli.query_runner import QueryRunner
 from tracelake.cli.query_table import render, show_result, type_text
+from tracelake.cli.row_formats import ENDINGS
 from tracelake.cli.session import Session
 from tracelake.cli.sql_text import is_complete, split
 from tracelake.cli.text import clean_lines
 from tracelake.client.query import QueryResult
 from tracelake.client.stack import NoStackError
 from tracelake.errors import TraceError
+from tracelake.wire import routes
 from tracelake.wire.query import (
     MAX_SQL_CHARS,
     CatalogRelation,
@@ -47,6 +50,7 @@ COMMANDS = {
     "\\?": ("\\?", "show this list"),
 }
 _KIB = 1024
+_DATASET_NAME = re.compile(r"[a-z][a-z0-9_]{0,127}")
 
 
 class LeaveShell(Exception):  # noqa: N818 - not an error
@@ -207,7 +211,7 @@ class QueryShell:
         self.session.say(
             f"The first {count_rows(row_count)}; --output FILE, or \\o FILE at the prompt, writes all of them."
         )
-        if reply.download is not None:
+        if reply.download is not None and self.session.stack.is_local:
             self.session.say(f"Until {reply.download.expires_at:%H:%M} UTC they are also a Parquet file at:")
             self.session.show(whole_line(Text(reply.download.url)))
 
@@ -220,12 +224,26 @@ class QueryShell:
             click.secho("Canceled.", fg="yellow", err=True)
             return
         console = self.session.console
+        error = self._explain_relation(error)
         first, *more = query_error_lines(error, sql, console.width if console.is_terminal else 80)
         if console.is_terminal:  # elsewhere a line stays one
             first = textwrap.fill("error: " + first, console.width - 1, break_long_words=False).removeprefix("error: ")
         self._refuse(first)
         for line in more:
             click.echo(line, err=True)
+
+    def _explain_relation(self, error: TraceError) -> TraceError:
+        """Says of a dataset that was removed when that was, and how it comes back; otherwise it is the same error."""
+        name = error.details.get("name")
+        if error.code != "query_unknown_relation" or not isinstance(name, str) or not _DATASET_NAME.fullmatch(name):
+            return error
+        try:
+            self.session.run(lambda client: client.call(routes.SHOW_DATASET, name=name))
+        except (TraceError, NoStackError) as answer:
+            if isinstance(answer, TraceError) and answer.code == "dataset_removed":
+                details = error.details | {"suggestions": []}
+                return TraceError("query_unknown_relation", answer.message, **details)
+        return error
 
     def _refuse(self, message: str) -> bool:
         click.echo(click.style("error: ", fg="red") + message, err=True)
@@ -267,9 +285,8 @@ class QueryShell:
         self.session.show(Listing(relation.columns, name_column, type_column))
 
     def _list_datasets(self, relations: list[CatalogRelation]) -> None:
-        if not relations:
+        if all(relation.storage == "system" for relation in relations):
             self.session.say("No dataset is published yet: deploy a DAG with `trace deploy`.")
-            return
         columns: list[ListingColumn[CatalogRelation]] = [
             ListingColumn("dataset", lambda relation: relation.name),
             ListingColumn("columns", lambda relation: len(relation.columns), right=True),
@@ -321,7 +338,13 @@ class QueryShell:
         raise LeaveShell
 
 
-_STORAGES = {"s3": "files", "buffered": "a table"}
+_STORAGES = {
+    "s3": "files",
+    "buffered": "a table",
+    "postgres": "a table",
+    "live": "files and a table",
+    "system": "results of checks",
+}
 
 
 def run_script(shell: QueryShell, lines: Iterable[str]) -> bool:

@@ -1,7 +1,8 @@
 """Results of queries as text: an aligned table with the types of its columns, or one column per line.
 
-Numbers are never shortened. If a table is wider than the screen, texts are, down to a least width, and a mark stands
-for what is left out; if even that is too wide, every column has a line of its own, where all values are whole.
+Numbers and times are never shortened. If a table is wider than the screen, texts are, down to a least width, and a mark
+stands for what is left out; if even that is too wide, every column has a line of its own, where all values are whole,
+or the last columns are left out.
 """
 
 import re
@@ -25,6 +26,7 @@ _LEAST_WIDTH = 12
 _NUMBER = re.compile(
     r"U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|FLOAT|DOUBLE|BIGNUM|DECIMAL\(\d+, ?\d+\)", re.IGNORECASE
 )
+_TIME = re.compile(r"TIMESTAMP.*|DATE|TIME", re.IGNORECASE)
 _HEX = re.compile(r"0x[0-9a-f]+")
 _SHORT_TYPES = {"timestamp with time zone": "timestamptz", "time with time zone": "timetz"}
 
@@ -37,6 +39,8 @@ class ResultText:
     headings: int
     shortened: bool = False
     """Some values are not whole."""
+    columns: int = 0
+    """How many columns are shown."""
 
 
 @dataclass(slots=True)
@@ -44,6 +48,7 @@ class _TableColumn:
     name: str
     kind: str
     is_number: bool
+    is_time: bool
     cells: list[str]
     width: int = 0
 
@@ -54,7 +59,9 @@ class _TableColumn:
 
     @property
     def least_width(self) -> int:
-        return self.width if self.is_number else min(self.width, _LEAST_WIDTH)
+        """Numbers, times and the column's name are never shortened."""
+        is_whole = self.is_number or self.is_time
+        return self.width if is_whole else min(self.width, max(_LEAST_WIDTH, cell_len(self.name)))
 
     def align(self, text: str) -> str:
         text = shorten(text, self.width)
@@ -63,31 +70,52 @@ class _TableColumn:
 
 
 def render(
-    columns: Sequence[ResultColumn], rows: Sequence[Sequence[Any]], width: int | None, *, expanded: bool = False
+    columns: Sequence[ResultColumn],
+    rows: Sequence[Sequence[Any]],
+    width: int | None,
+    *,
+    expanded: bool = False,
+    types: bool = True,
+    leave_out: bool = False,
 ) -> ResultText:
-    """`width` is that of the screen; without one, nothing is shortened."""
+    """`width` is that of the screen; without one, nothing is shortened. `types`: a line below the names has them.
+    `leave_out`: if the columns do not fit, the last ones are left out."""
     if not columns:
         return ResultText([], 0)
     table = [
         _TableColumn(
             name=clean(column.name),
-            kind=clean(type_text(column.type)),
-            is_number=_NUMBER.fullmatch(column.type) is not None,
+            kind=clean(type_text(column.type)) if types else "",
+            is_number=is_number_type(column.type),
+            is_time=_TIME.fullmatch(column.type) is not None,
             cells=[cell_text(row[place]) for row in rows],
         )
         for place, column in enumerate(columns)
     ]
+    if width is not None and leave_out:
+        table = table[: _fitting(table, width)]
     gaps = len(_GAP) * (len(table) - 1)
-    if expanded or (width is not None and sum(column.least_width for column in table) + gaps > width):
-        return ResultText(list(_expand(table, len(rows))), 0)
+    too_wide = width is not None and sum(column.least_width for column in table) + gaps > width
+    if expanded or (too_wide and not leave_out):
+        return ResultText(list(_expand(table, len(rows))), 0, columns=len(table))
     shortened = width is not None and _narrow(table, width - gaps)
-    lines = [
-        _line([column.align(column.name) for column in table]),
-        _line([column.align(column.kind) for column in table]),
-    ]
+    lines = [_line([column.align(column.name) for column in table])]
+    if types:
+        lines.append(_line([column.align(column.kind) for column in table]))
+    headings = len(lines)
     aligned = [[column.align(cell) for cell in column.cells] for column in table]
     lines += [_line(cells) for cells in zip(*aligned, strict=True)]
-    return ResultText(lines, 2, shortened)
+    return ResultText(lines, headings, shortened, len(table))
+
+
+def _fitting(table: Sequence[_TableColumn], width: int) -> int:
+    """How many of the first columns fit, at least one."""
+    room = width + len(_GAP)
+    for place, column in enumerate(table):
+        room -= column.least_width + len(_GAP)
+        if room < 0:
+            return max(place, 1)
+    return len(table)
 
 
 def show_result(console: Console, text: ResultText) -> None:
@@ -95,6 +123,10 @@ def show_result(console: Console, text: ResultText) -> None:
         console.print(Text(line, style="dim" if place else "bold"), soft_wrap=True)
     if body := text.lines[text.headings :]:
         console.out("\n".join(body), highlight=False)
+
+
+def is_number_type(kind: str) -> bool:
+    return _NUMBER.fullmatch(kind) is not None
 
 
 def cell_text(value: Any) -> str:

@@ -1,7 +1,8 @@
 """Rates of tasks and events per second, computed from two measurements some seconds apart.
 
 The server counts created and open tasks, not finished ones. The finished tasks are those created less the growth of
-the open ones; the number is unknown if a count was cut off. Here a task that failed for good counts as open, and one
+the open ones; the number is unknown if a count was cut off. Here a task that failed without a retry left counts as
+open, and one
 that was skipped or canceled as done.
 """
 
@@ -96,6 +97,20 @@ def task_counts(jobs: Sequence[JobLoad]) -> Text:
     for name, (word, style) in _OPEN.items():
         number = f"{sum(getattr(job, name) for job in jobs)}{'+' if any(name in job.cut for job in jobs) else ''}"
         line.append("  " if line else "").append(number, style=style if number != "0" else "").append(f" {word}")
+    return line
+
+
+def missing_text(jobs: Sequence[JobLoad]) -> Text:
+    """`2 refused batches  3 gaps`: what is missing from datasets and no task will add by itself; empty if nothing."""
+    line = Text()
+    batches, gaps = (sum(getattr(job, name) for job in jobs) for name in ("dead_letters", "gaps"))
+    if batches:
+        more = "+" if any("dead_letters" in job.cut for job in jobs) else ""
+        line.append(f"{batches}{more}", style="bold red").append(
+            " refused batch" if batches == 1 else " refused batches"
+        )
+    if gaps:
+        line.append("  " if line else "").append(str(gaps), style="yellow").append(" gap" if gaps == 1 else " gaps")
     return line
 
 

@@ -1,60 +1,75 @@
-"""`trace read`: rows of a dataset, on the screen or as one file.
+"""`trace read`: rows of a dataset, on the screen, as one file, or for a program.
 
 The registry names the files of the dataset; other files in the bucket were never committed, or were replaced. On the
-machine of the stack rows are read from the stores themselves, elsewhere over the public API.
+machine of the stack rows are read from the stores themselves, elsewhere over the public API (`client/content.py`).
 """
 
-import hashlib
+import io
 import os
-import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+import sys
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 from uuid import UUID
 
 import click
-import msgspec
 import pyarrow as pa
 
 from tracelake.catalogue.context import NonRetryableError
-from tracelake.cli.export import check_target, plain, write_rows
-from tracelake.cli.gaps import find_gaps, tell_gaps
-from tracelake.cli.listing import Listing, ListingColumn
-from tracelake.cli.options import RANGE
+from tracelake.cli.export import check_target, write_rows
+from tracelake.cli.gaps import ask_open_work, list_gaps, tell_gaps, tell_open_work
+from tracelake.cli.options import RANGE_OR_WINDOWS
+from tracelake.cli.row_formats import BINARY_ENDINGS, ENDINGS, unique_names, with_hex, write_pieces
+from tracelake.cli.row_table import show_rows
 from tracelake.cli.session import Session, user_command
-from tracelake.client.errors import RemoteError
-from tracelake.client.user import UserClient
+from tracelake.cli.text import clean_lines
+from tracelake.client.content import ApiContent, choose_columns, pin_content
+from tracelake.client.errors import ClientError, RemoteError
+from tracelake.client.live_reading import LiveFiles, read_live
+from tracelake.client.stack import LocalStack
 from tracelake.errors import TraceError
+from tracelake.query.results import encode_rows
 from tracelake.settings import Settings
-from tracelake.stack.dataset_rows import (
-    NoColumnError,
-    check_columns,
-    find_files,
-    read_downloads,
-    read_files,
-    read_table,
-)
+from tracelake.stack.dataset_rows import find_files, read_files, read_table
 from tracelake.wire import routes
-from tracelake.wire.content import ContentReply, ContentRequest, ContentUnit, RowsRequest
+from tracelake.wire.content import COUNT_KEY, ContentRequest, LiveRows
+from tracelake.wire.datasets import DatasetDetail
 from tracelake.wire.platform import DatasetFilesRequest
-from tracelake.wire.task_calls import TableColumn
+from tracelake.wire.task_calls import DataFile, TableColumn
 
 _HEAD = 10
+_ANY_SIZE = 2**62
+_STDOUT = Path("-")
+_FORMATS = [ending.removeprefix(".") for ending in ENDINGS if ending != ".feather"]
 
 
 @click.command()
 @click.argument("dataset")
-@click.option("--range", "blocks", type=RANGE, help="Only units that touch these blocks, like 0-999 (not for tables).")
-@click.option("--head", type=click.IntRange(1, 10_000), help=f"Show this many rows (default {_HEAD}).")
+@click.option(
+    "--range",
+    "blocks",
+    type=RANGE_OR_WINDOWS,
+    help="Only units that touch these blocks, like 0-999; or these windows, like 2026-03-03 (for datasets with files).",
+)
+@click.option(
+    "--head", "--limit", "head", type=click.IntRange(1, 10_000), help=f"Show this many rows (default {_HEAD})."
+)
 @click.option("--columns", help="Only these columns, separated by commas.")
+@click.option("--wide", is_flag=True, help="Show all columns and whole values, wider than the terminal.")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
-    help="Write all rows to this file instead: .parquet, .csv or .jsonl.",
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="FILE",
+    help=f"Write all rows to this file; its ending chooses the format: {', '.join(ENDINGS)}. `-` is standard output.",
+)
+@click.option(
+    "--format", "stdout_format", type=click.Choice(_FORMATS), help="The format of `--output -` (default: csv)."
 )
 @click.option("--force", is_flag=True, help="Replace the file of --output if it exists.")
+@click.option("--hex", "as_hex", is_flag=True, help="In .parquet and .arrow too, write bytes as text (0x...).")
 @user_command
 def command(
     session: Session,
@@ -62,105 +77,159 @@ def command(
     blocks: Any,
     head: int | None,
     columns: str | None,
+    wide: bool,
     output: Path | None,
+    stdout_format: str | None,
     force: bool,
+    as_hex: bool,
 ) -> None:
     """Show rows of a dataset, or write all of them to a file.
 
-    The rows are those of the current generation. The ending of the file chooses its format. In .csv and .jsonl, bytes
-    are written as 0x... and decimals as text.
+    The rows are those of the current generation. On a terminal, long values are shortened and columns that do not fit
+    are left out, which the last line says; --wide shows everything.
+
+    Bytes, such as addresses and hashes, are shown and written as 0x..., but stay bytes in .parquet and .arrow, unless
+    --hex is given. Numbers keep all their digits: in .json and .jsonl, decimals and integers beyond 2^53 are text.
+    The file of --output is readable by you alone (mode 0600), replaces none without --force, and appears when it is
+    whole; links, devices and pipes are refused.
 
     A buffered dataset is a table: its newest rows come first, it takes no --range, and 256-bit numbers and json are
-    text.
+    text. Its rows are counted up to 100,000; those of files are counted by the tasks that wrote them.
+
+    A live dataset is files with a table above them, read as one: its newest rows come first, and --output has all of
+    them in the order of their blocks. Of the table, --range takes exactly these blocks.
 
     Gaps (units that are missing, were skipped or canceled) are named on standard error. A unit that was computed and
-    has no rows is no gap.
+    has no rows is no gap. A dataset that is still being computed is named there, too.
 
     \b
     Examples:
       trace read hourly_flows
       trace read transfers --range 0-499 --columns block_number,token,amount_f64
-      trace read large_transfers --head 20
+      trace read daily_activity --range 2026-03-03
+      trace read large_transfers --head 20 --wide
       trace read transfers --output transfers.parquet
       trace read large_transfers --output large.csv --force
+      trace read transfers --output - --format jsonl | head
       duckdb -c "SELECT token, count(*) FROM 'transfers.parquet' GROUP BY 1"
+
+    `trace export` writes a directory that other tools read, and updates it.
     """
-    if output is not None and head is not None:
-        raise click.UsageError("--output writes all rows: leave out --head.")
-    if output is not None:
-        check_target(output, force=force)
-    elif force:
-        raise click.UsageError("--force is for --output.")
+    _check_options(output, head, stdout_format, force=force, as_hex=as_hex)
+    if output == _STDOUT and session.as_json:
+        raise click.UsageError("--output - writes rows alone: leave out --json, or choose --format json.")
     names = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
-    start, end = (None, None) if blocks is None else (blocks.start, blocks.end)
+    start: int | None = None
+    end: int | None = None
+    rows: int | pa.Table
+    # Programs ask `trace why --json`, and may read both streams as one.
+    open_work = None if session.as_json else ask_open_work(session, dataset)
     try:
+        start, end = ApiContent(session.run, dataset).find_ends(blocks)
         with closing(_pieces(session, dataset, (start, end), names, None if output else head or _HEAD)) as pieces:
-            count = _head(pieces, head or _HEAD) if output is None else write_rows(pieces, output, force=force)
+            if output is None:
+                rows = _head(pieces, head or _HEAD)
+            else:
+                all_pieces = map(with_hex, pieces) if as_hex else pieces
+                rows = _write(all_pieces, output, f".{stdout_format or 'csv'}", force=force)
     except pa.ArrowInvalid as error:
         raise click.ClickException(str(error).split(". Available", maxsplit=1)[0]) from None
-    except (NoColumnError, NonRetryableError) as error:
+    except NonRetryableError as error:
         raise click.ClickException(str(error)) from None
     except TraceError as error:
-        if error.code != "dataset_not_committed":
-            raise
-        # The advice of the catalogue is for programs, which may name another generation.
-        message = f"{dataset} has no data yet: no task has committed a unit of it. See why: `trace why {dataset}`."
-        raise RemoteError(error.code, error.status, message) from None
-    gaps = find_gaps(session, dataset, start, end)
+        if isinstance(error, ClientError):
+            raise click.ClickException(error.message.replace("leave out the range", "leave out --range")) from None
+        raise no_data_yet(error, dataset) from None
+    detail = _find_detail(session, dataset)
+    gaps = [] if detail is None else list_gaps(detail, start, end)
     tell_gaps(gaps)
-    if output is not None:
-        session.answer({"file": str(output), "rows": count, "gaps": gaps})
-        session.say(f"{count:,} rows in {output}.")
+    tell_open_work(open_work)
+    if not isinstance(rows, int):
+        _show(session, rows, None if blocks is not None else _total(detail, rows), wide=wide)
+    elif output != _STDOUT:
+        session.answer({"file": str(output), "rows": rows, "gaps": gaps})
+        session.say(f"{rows:,} rows in {output}.")
+
+
+def no_data_yet(error: TraceError, dataset: str) -> TraceError:
+    """The error; of a dataset without data one for people. The advice of the catalogue is for programs, which may name
+    another generation."""
+    if error.code != "dataset_not_committed":
+        return error
+    message = f"{dataset} has no data yet: no task has committed a unit of it. See why: `trace why {dataset}`."
+    return RemoteError(error.code, error.status, message)
+
+
+def _check_options(
+    output: Path | None, head: int | None, stdout_format: str | None, *, force: bool, as_hex: bool
+) -> None:
+    if output is None:
+        for name, is_given in (("--force", force), ("--format", stdout_format is not None), ("--hex", as_hex)):
+            if is_given:
+                raise click.UsageError(f"{name} is for --output.")
         return
-    assert isinstance(count, pa.Table)
-    _show(session, count)
+    if head is not None:
+        raise click.UsageError("--output writes all rows: leave out --head.")
+    if output != _STDOUT:
+        if stdout_format is not None:
+            raise click.UsageError("--format is for `--output -`: the ending of a file chooses its format.")
+        check_target(output, force=force)
+    elif f".{stdout_format}" in BINARY_ENDINGS and sys.stdout.isatty():
+        raise click.UsageError(f"--format {stdout_format} is not for a terminal: redirect standard output to a file.")
+
+
+def _write(pieces: Iterator[pa.Table], output: Path, ending: str, *, force: bool) -> int:
+    if output != _STDOUT:
+        return write_rows(pieces, output, force=force)
+    first = next(pieces, None)
+    if first is None:
+        raise click.ClickException("the dataset has no files yet, so there is nothing to write")
+    stream: BinaryIO = sys.stdout.buffer
+    sink = _CleanedText(stream) if stream.isatty() else stream
+    rows = write_pieces(chain([first], pieces), ending, sink)
+    sink.flush()
+    return rows
+
+
+class _CleanedText(io.BytesIO):
+    """A terminal: no value may write control characters to it."""
+
+    def __init__(self, terminal: BinaryIO) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def write(self, data: Any, /) -> int:
+        # The writers pass on whole lines, never a part of a character.
+        return self._terminal.write(clean_lines(bytes(data).decode()).encode())
+
+    def flush(self) -> None:
+        self._terminal.flush()
 
 
 def _pieces(
     session: Session, dataset: str, blocks: tuple[int | None, int | None], names: list[str] | None, head: int | None
 ) -> Generator[pa.Table, None, None]:
     stack, (start, end) = session.stack, blocks
-    if not os.access(stack.service_token_file, os.R_OK):
-        return _over_the_api(ApiContent(session, dataset), ContentRequest(start=start, end=end), names, head)
+    if not isinstance(stack, LocalStack) or not os.access(stack.service_token_file, os.R_OK):
+        return _over_the_api(ApiContent(session.run, dataset), ContentRequest(start=start, end=end), names, head)
     org = session.run(lambda client: client.call(routes.WHOAMI)).org
     request = DatasetFilesRequest(org=org, name=dataset, start=start, end=end)
     settings = Settings.load({"home": stack.home})
     reply, files = session.run(lambda _: find_files(stack, request), dataset=dataset)
     if reply.columns is None:
         return read_files(settings.resolve_object_store(), files, names)
-    columns = _choose_columns(dataset, reply.columns, names, start)
+    if reply.live:
+        local = LocalLiveSource(session, stack, settings, request, reply.dataset_uuid, LiveFiles(files, reply.boundary))
+        return read_live(local, choose_columns(dataset, reply.columns, names, None), blocks, head)
+    columns = choose_columns(dataset, reply.columns, names, start)
     return read_table(settings.resolve_data_read_dsn(), reply.dataset_uuid, columns, head)
 
 
 def _over_the_api(
-    content: "ApiContent", request: ContentRequest, names: list[str] | None, head: int | None
+    content: ApiContent, request: ContentRequest, names: list[str] | None, head: int | None
 ) -> Generator[pa.Table, None, None]:
-    reply, files = content.list_files(request)
-    if reply.columns is None:
-        return read_downloads(content.download, files, names)
-    columns = _choose_columns(content.dataset, reply.columns, names, request.start)
-    return _read_rows(content, RowsRequest(columns=[column.name for column in columns], head=head))
-
-
-def _choose_columns(
-    dataset: str, declared: Sequence[TableColumn], names: list[str] | None, start: int | None
-) -> list[TableColumn]:
-    if start is not None:
-        raise click.ClickException(f"{dataset} is a table, which has no block ranges: leave out --range.")
-    columns = {column.name: column for column in declared}
-    check_columns(names, [*columns])
-    return [columns[name] for name in names or columns]
-
-
-def _read_rows(content: "ApiContent", request: RowsRequest) -> Generator[pa.Table, None, None]:
-    """Yields rows by way of an unnamed file, so that nothing is shown or written before all of it has arrived."""
-    with tempfile.TemporaryFile(prefix="trace-read-") as file:
-        content.download_rows(request, file.write)
-        file.seek(0)
-        with pa.ipc.open_stream(file) as stream:
-            yield stream.schema.empty_table()
-            for batch in stream:
-                yield pa.Table.from_batches([batch])
+    with closing(pin_content(content, request, names, head)) as pinned:
+        yield from pinned.pieces()
 
 
 def _head(pieces: Iterator[pa.Table], head: int) -> pa.Table:
@@ -172,89 +241,62 @@ def _head(pieces: Iterator[pa.Table], head: int) -> pa.Table:
     return pa.concat_tables(parts, promote_options="permissive").slice(0, head) if parts else pa.table({})
 
 
-def _show(session: Session, table: pa.Table) -> None:
-    rows = [[plain(value) for value in row.values()] for row in table.to_pylist()]
-    session.answer([dict(zip(table.column_names, row, strict=True)) for row in rows])
-    if not rows:
+def _find_detail(session: Session, dataset: str) -> DatasetDetail | None:
+    """What the registry tells of the dataset. Rows that can be read are shown, even if nobody tells their number."""
+    try:
+        return session.run(lambda client: client.call(routes.SHOW_DATASET, name=dataset))
+    except TraceError:
+        return None
+
+
+def _total(detail: DatasetDetail | None, table: pa.Table) -> int | None:
+    row_count = (table.schema.metadata or {}).get(COUNT_KEY)
+    if row_count is not None and row_count.isdigit():
+        return int(row_count)
+    content = None if detail is None else detail.content
+    if content is None or content.more or content.rows is None or content.rows < table.num_rows:
+        return None
+    return content.rows
+
+
+def _show(session: Session, table: pa.Table, total: int | None, *, wide: bool) -> None:
+    names = unique_names(table.column_names)
+    session.answer([dict(zip(names, row, strict=True)) for row in encode_rows(table, _ANY_SIZE)])
+    if not table.num_rows:
         # A unit without rows has a file with its columns.
         computed = table.num_columns > 0
         session.say("It has no rows." if computed else "No unit of it is there.")
         return
-    session.show(Listing(rows, *(_column(place, field) for place, field in enumerate(table.schema))))
+    show_rows(session, table, total, wide=wide)
 
 
-def _column(place: int, field: pa.Field) -> ListingColumn[list[Any]]:
-    is_number = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    return ListingColumn(
-        field.name,
-        lambda row: "" if row[place] is None else str(row[place]),
-        right=any(is_one(field.type) for is_one in is_number),
-    )
-
-
-# --- over the API
-
-
-@dataclass(frozen=True, slots=True)
-class ApiFile:
-    version: UUID
-    unit: ContentUnit
-    number: int
-    """Its index in the unit."""
-
-
-@dataclass(frozen=True, slots=True)
-class ApiContent:
-    """The files and rows of a dataset over the public API, for callers without the files of the stack's machine."""
+@dataclass(slots=True)
+class LocalLiveSource:
+    """A live dataset in the stores of this machine's stack."""
 
     session: Session
-    dataset: str
+    stack: LocalStack
+    settings: Settings
+    request: DatasetFilesRequest
+    dataset_uuid: UUID
+    listed: LiveFiles[DataFile] | None
+    """What was listed already; the first look takes it."""
 
-    def list_files(self, request: ContentRequest) -> tuple[ContentReply, list[ApiFile]]:
-        """The first page of the reply, and the files of all pages."""
-        return self.session.run(lambda client: self._list(client, request))
+    def list_files(self) -> LiveFiles[DataFile]:
+        listed, self.listed = self.listed, None
+        if listed is None:
+            reply, files = self.session.run(lambda _: find_files(self.stack, self.request))
+            listed = LiveFiles(files, reply.boundary)
+        return listed
 
-    def download(self, file: ApiFile, path: Path) -> None:
-        """Downloads the committed bytes; raises TraceError if others arrive."""
-        self.session.run(lambda client: self._download(client, file, path))
+    def read_files(self, files: Sequence[DataFile], names: list[str]) -> Generator[pa.Table, None, None]:
+        return read_files(self.settings.resolve_object_store(), files, names, lacking=True)
 
-    def download_rows(self, request: RowsRequest, sink: Callable[[bytes], object]) -> None:
-        """Downloads the rows of a table, as an Arrow stream."""
-        self.session.run(lambda client: client.stream(routes.READ_ROWS, request, sink, name=self.dataset))
-
-    async def _list(self, client: UserClient, request: ContentRequest) -> tuple[ContentReply, list[ApiFile]]:
-        first = reply = await client.call(routes.LIST_CONTENT, request, name=self.dataset)
-        files = _files(first)
-        while reply.next is not None:
-            reply = await client.call(
-                routes.LIST_CONTENT, msgspec.structs.replace(request, page=reply.next), name=self.dataset
-            )
-            files += _files(reply)
-        return first, files
-
-    async def _download(self, client: UserClient, file: ApiFile, path: Path) -> None:
-        pinned = file.unit.files[file.number]
-        content, offset = hashlib.sha256(), 0
-        with path.open("wb") as target:
-            while offset < pinned.size:
-                piece = await client.call(
-                    routes.READ_CONTENT,
-                    name=self.dataset,
-                    version=file.version,
-                    start=file.unit.start,
-                    end=file.unit.end,
-                    revision=file.unit.revision,
-                    file=file.number,
-                    offset=offset,
-                )
-                if not piece:
-                    raise TraceError("content_mismatch")
-                content.update(piece)
-                target.write(piece)
-                offset += len(piece)
-        if offset != pinned.size or pinned.sha256 not in (None, content.hexdigest()):
-            raise TraceError("content_mismatch")
-
-
-def _files(reply: ContentReply) -> list[ApiFile]:
-    return [ApiFile(reply.dataset_version, unit, number) for unit in reply.units for number in range(len(unit.files))]
+    def store_rows(self, columns: Sequence[TableColumn], rows: LiveRows, head: int | None, file: IO[bytes]) -> None:
+        dsn = self.settings.resolve_data_read_dsn()
+        with (
+            closing(read_table(dsn, self.dataset_uuid, columns, head, live=rows)) as pieces,
+            pa.ipc.new_stream(file, next(pieces).schema) as writer,
+        ):
+            for piece in pieces:
+                writer.write_table(piece)

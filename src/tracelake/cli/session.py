@@ -24,7 +24,7 @@ from rich.text import Text
 from tracelake.cli.json_output import json_option
 from tracelake.cli.listing import whole_line
 from tracelake.cli.names import suggest_names
-from tracelake.cli.options import home_option, token_file_option
+from tracelake.cli.options import context_option, home_option, stack_option, token_file_option
 from tracelake.cli.text import clean
 from tracelake.client.errors import DispatcherUnavailableError, StackDownError
 from tracelake.client.internal import InternalClient
@@ -36,22 +36,33 @@ from tracelake.wire.base import ErrorBody, ErrorInfo
 T = TypeVar("T")
 
 EVERY_SECONDS = 1.0
-EXAMPLE = "examples/block_ranges.yaml"
-"""A document in the root of the clone, which a new user can deploy."""
+NEW_PROJECT = "my_project"
+EXAMPLE = f"{NEW_PROJECT}/activity.yaml"
+"""The document that `trace init` writes there, which a new user can deploy."""
 NO_STACK = "no_stack"
 """The error code with --json when no stack runs."""
 _PATIENCE = 60
 """How many refreshes in a row may fail before a command gives up; a restart of the Dispatcher takes far fewer."""
+_UNNOTICED_SECONDS = 1
+"""A wait that is not longer is not announced."""
 _PIPE_WIDTH = 1000
 """The width of output that is not a terminal: rows stay on one line for grep and awk."""
 
 
 class Session:
-    def __init__(self, home: Path | None = None, token_file: Path | None = None, *, as_json: bool = False) -> None:
+    def __init__(
+        self,
+        home: Path | None = None,
+        token_file: Path | None = None,
+        *,
+        as_json: bool = False,
+        context: str | None = None,
+    ) -> None:
         self.as_json = as_json
         self.console = make_console(stderr=as_json)
         self.home = home
         self.token_file = token_file
+        self.context = context
 
     def run(self, work: Callable[[UserClient], Awaitable[T]], **names: str | None) -> T:
         """Runs the work; an error about one of the names suggests the nearest one that exists."""
@@ -59,20 +70,20 @@ class Session:
 
     @property
     def stack(self) -> Stack:
-        return find_stack(self.home)
+        return find_stack(self.home, self.context)
 
     async def _run(self, work: Callable[[UserClient], Awaitable[T]]) -> T:
         stack = self.stack
         try:
             client = UserClient.of_stack(stack, self.token_file, again=lambda: self.stack)
         except OSError:  # also when the file holds no certificate
-            raise NoStackError(f"{stack.ca_file} holds no CA certificate; run `trace status`") from None
+            next_step = "run `trace status`" if stack.context is None else "log in again with `trace login`"
+            raise NoStackError(f"{stack.ca_file} holds no CA certificate; {next_step}") from None
+        client.on_wait = _announce_wait
         try:
             return await work(client)
         except DispatcherUnavailableError as error:
-            raise DispatcherUnavailableError(
-                f"The Dispatcher does not answer ({error.message}); `trace status` shows which part is down."
-            ) from error
+            raise DispatcherUnavailableError(_explain_silence(error.message, stack)) from error
         finally:
             await client.close()
 
@@ -149,11 +160,34 @@ class Session:
         """Shows a next step: its purpose, and a command line that can be copied."""
         self.show(whole_line(self.hint_text(purpose, *command)))
 
+    def hint_first_dag(self, purpose: str) -> None:
+        """Shows how somebody who has no DAG yet gets one."""
+        self.show(whole_line(Text.assemble(("write one that works: ", "dim"), (f"trace init {NEW_PROJECT}", "bold"))))
+        self.hint(purpose, "deploy", EXAMPLE)
+
     def hint_text(self, purpose: str, *command: str | int) -> Text:
         words = ["trace", *(str(word) for word in command)]
         if self.home is not None:
             words += ["--home", str(self.home)]
+        if self.context is not None:
+            words += ["--context", self.context]
         return Text.assemble((f"{purpose}: ", "dim"), (clean(shlex.join(words)), "bold"))
+
+
+def _announce_wait(refusal: TraceError, seconds: float) -> None:
+    """Says on standard error why a command seems to stand still; a second is too short to be noticed."""
+    if seconds > _UNNOTICED_SECONDS:
+        line = f"{refusal.code}: {refusal.message.rstrip('.')}. Trying again in {seconds:g} seconds; Ctrl-C gives up."
+        click.echo(clean(line), err=True)
+
+
+def _explain_silence(reason: str, stack: Stack) -> str:
+    if stack.context is None:
+        return f"The Dispatcher does not answer ({reason}); `trace status` shows which part is down."
+    return (
+        f"The stack of the context {stack.context} does not answer at {stack.public_url} ({reason}); "
+        "check the network, or ask whoever operates it."
+    )
 
 
 @contextmanager
@@ -238,12 +272,15 @@ def make_console(*, stderr: bool = False) -> Console:
 def user_command(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options of every command over the user API; the command gets a `Session` first."""
 
-    @home_option
+    @stack_option
+    @context_option
     @token_file_option
     @json_option
     @functools.wraps(function)
-    def with_session(*, home: Path | None, token_file: Path | None, as_json: bool, **options: Any) -> Any:
-        session = Session(home, token_file, as_json=as_json)
+    def with_session(
+        *, home: Path | None, context: str | None, token_file: Path | None, as_json: bool, **options: Any
+    ) -> Any:
+        session = Session(home, token_file, as_json=as_json, context=context)
         try:
             return function(session, **options)
         except TraceError as error:

@@ -14,14 +14,15 @@ from tracelake.cli import text as words
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.names import resolve_job
 from tracelake.cli.options import watch_option
-from tracelake.cli.session import EXAMPLE, Session, user_command
+from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean, count, shortened, span
 from tracelake.client.user import UserClient
 from tracelake.dag.schedule import has_seconds
 from tracelake.dag.slots import ScheduleSlots
 from tracelake.wire import routes
 from tracelake.wire.contract import Route
-from tracelake.wire.sources_view import PauseReply, SourceRow, SourcesReply
+from tracelake.wire.head_progress import HeadProgressRow
+from tracelake.wire.sources_view import PauseReply, RepairReply, RepairRequest, SourceRow, SourcesReply
 
 STYLES = {
     "running": "green",
@@ -47,8 +48,9 @@ def command(session: Session, dag: str | None, watch: bool) -> None:
 
     A source starts work from outside. A `manual` one waits for `trace trigger`. A `cron` one fires at the times (slots)
     of its schedule; if it is overdue, the scheduler is late or down. A `webhook` takes deliveries over HTTP. An
-    `always_on` one runs all the time; its lag is the age of its last event, and one that is `dead` failed for good:
-    correct the cause, then retry its task.
+    `always_on` one runs all the time; its lag is the age of its last event, and a `dead` one failed (no retries left):
+    correct the cause, then retry its task. Of one that follows a chain, `chain` shows how its last look ended, its
+    newest block with its age, and its reorganisations.
 
     Kept events create their tasks later: after the pause, when a full queue has emptied, or when the failed unit
     before them is retried or skipped.
@@ -78,7 +80,7 @@ def command(session: Session, dag: str | None, watch: bool) -> None:
     elif overdue is not None:
         session.hint("see whether the scheduler runs", "status")
     elif not reply.sources and dag is None:
-        session.hint("deploy a DAG with one", "deploy", EXAMPLE)
+        session.hint_first_dag("deploy a DAG with one")
 
 
 @click.command()
@@ -107,6 +109,32 @@ def resume(session: Session, targets: tuple[str, ...]) -> None:
       trace resume pools/head
     """
     _pause_or_resume(session, targets, routes.RESUME_SOURCE)
+
+
+@click.command()
+@click.argument("target", metavar="DAG/JOB")
+@click.option("--from", "block", type=click.IntRange(0), required=True, help="The first block that changed.")
+@user_command
+def repair(session: Session, target: str, block: int) -> None:
+    """Let a source follow a reorganisation of final blocks.
+
+    A follower stops at a reorganisation that is deeper than `finality_depth_blocks` (`reorg_too_deep`): files of those
+    blocks exist. If the new chain is right, this command lets it follow for a day. Blocks in the table are replaced,
+    the files of all units from this block on are read anew, and what was computed from them is computed again.
+
+    \b
+    Example:
+      trace repair mainnet/mainnet_head --from 19000000
+    """
+    _check(target)
+
+    async def ask(client: UserClient) -> RepairReply:
+        dag, job = await resolve_job(client, target)
+        return await client.call(routes.REPAIR_SOURCE, RepairRequest(from_block=block), dag=dag, job=job)
+
+    reply = session.ask(ask)
+    session.say(f"{reply.dag}/{reply.job}: follows the nodes from block {reply.from_block} on.")
+    session.hint("see it", "sources")
 
 
 def _pause_or_resume(session: Session, targets: tuple[str, ...], route: Route[None, PauseReply]) -> None:
@@ -171,6 +199,7 @@ def sources_view(reply: SourcesReply) -> RenderableType:
         ListingColumn(
             "lag", lambda source: "" if source.lag_seconds is None else _seconds(source.lag_seconds), right=True
         ),
+        ListingColumn("chain", lambda source: "" if source.progress is None else _chain(source.progress)),
         ListingColumn("kept events", _kept),
         ListingColumn("task", lambda source: "" if source.task_id is None else str(source.task_id), whole=True),
         ListingColumn("error", lambda source: "" if source.error is None else shortened(source.error)),
@@ -217,17 +246,17 @@ def _last(source: SourceRow, now: datetime) -> str:
     return clean(f"{unit or ''}, {ago(source.last_event_at, now)}")
 
 
-def why_kept(source: SourceRow) -> str | None:
-    """Why the events of a source create no tasks; None if they do."""
-    name = clean(f"{source.dag}/{source.job}")
-    if source.state == "paused":
-        since = "" if source.paused_at is None else f" since {source.paused_at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
-        return f"{name} is paused by {clean(source.paused_by or 'somebody')}{since}"
-    if source.state == "stopped":
-        return f"{name} is stopped by a full queue" + (f": {clean(source.because)}" if source.because else "")
-    if source.kept and source.held_by:
-        return f"a failed unit of {clean(source.held_by)} holds {count(source.kept, 'event')} of {name}"
-    return f"{name} catches up with {count(source.kept, 'kept event')}" if source.kept else None
+def _chain(progress: HeadProgressRow) -> str:
+    """How far the follower of a chain is."""
+    place = "no block yet" if progress.stored is None else f"block {progress.stored}"
+    parts = [f"{progress.state.replace('_', ' ')}: {place}"]
+    if progress.lag_blocks:
+        parts.append(f"{count(progress.lag_blocks, 'block')} behind")
+    if progress.lag_seconds is not None:
+        parts.append(f"{_seconds(progress.lag_seconds)} old")
+    if progress.reorgs:
+        parts.append(f"{count(progress.reorgs, 'reorganisation')}, deepest {progress.max_reorg_depth}")
+    return clean(", ".join(parts))
 
 
 def _next(source: SourceRow, now: datetime) -> str:

@@ -6,7 +6,7 @@ A screen never stops the stack: output to a closed pipe is dropped.
 import contextlib
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
@@ -21,7 +21,7 @@ from rich.text import Text
 from tracelake import __version__
 from tracelake.cli.listing import Listing, ListingColumn, fields
 from tracelake.cli.text import shortened, span
-from tracelake.settings.home import Home, Stack
+from tracelake.settings.home import Home, LocalStack
 from tracelake.stack.supervisor import PartState, PartView
 
 STYLES = {
@@ -45,8 +45,8 @@ class Screen(AbstractContextManager["Screen"]):
     def part(self, view: PartView) -> None:
         """A part changed its state."""
 
-    def ready(self, stack: Stack) -> None:
-        """Everything runs."""
+    def ready(self, stack: LocalStack, next_steps: Sequence[str] = (), *, detached: bool = False) -> None:
+        """Everything runs. `next_steps` are sentences; a detached stack does not end with this command."""
 
     def say(self, text: str) -> None:
         """One sentence about what happens now."""
@@ -64,7 +64,7 @@ def choose_screen(home: Home, *, json: bool) -> Screen:
 
 
 class JsonScreen(Screen):
-    def ready(self, stack: Stack) -> None:
+    def ready(self, stack: LocalStack, next_steps: Sequence[str] = (), *, detached: bool = False) -> None:  # noqa: ARG002
         _echo(msgspec.json.encode(stack).decode())
 
 
@@ -83,8 +83,10 @@ class PlainScreen(Screen):
         pid = f", process {view.pid}" if view.pid and view.state == PartState.RUNNING else ""
         _echo(f"{view.name}: {view.state}{pid}{note}")
 
-    def ready(self, stack: Stack) -> None:
+    def ready(self, stack: LocalStack, next_steps: Sequence[str] = (), *, detached: bool = False) -> None:
         _echo(f"ready: public {stack.public_url}, task {stack.task_url}, internal {stack.internal_url}")
+        for line in _closing_lines(stack, next_steps, detached=detached)[1:]:
+            _echo(line)
 
     def say(self, text: str) -> None:
         _echo(text)
@@ -95,7 +97,7 @@ class LiveScreen(Screen):
         self._home = home
         self._console = console or Console()
         self._parts: dict[str, PartView] = {}
-        self._stack: Stack | None = None
+        self._stack: LocalStack | None = None
         self._text = "Starting ..."
         self._live = Live(console=self._console, auto_refresh=False, get_renderable=self._render)
 
@@ -114,9 +116,9 @@ class LiveScreen(Screen):
         self._parts[view.name] = view
         self.tick()
 
-    def ready(self, stack: Stack) -> None:
+    def ready(self, stack: LocalStack, next_steps: Sequence[str] = (), *, detached: bool = False) -> None:
         self._stack = stack
-        self._text = "Ready. Ctrl-C stops everything. Next, in another terminal: trace deploy FILE"
+        self._text = "\n".join(_closing_lines(stack, next_steps, detached=detached))
         self.tick()
 
     def say(self, text: str) -> None:
@@ -160,17 +162,28 @@ def _state(view: PartView, now: float) -> Text:
     return state
 
 
-def addresses(stack: Stack, home: Home) -> Table:
+def addresses(stack: LocalStack, home: Home) -> Table:
+    query_url = stack.query_url_for_others
     return fields(
         [
-            ("public", f"{stack.public_url} (API of users, webhooks)"),
+            ("public", f"{stack.public_url_for_others} (API of users, webhooks)"),
             ("task", f"{stack.task_url} (calls of running tasks)"),
             ("internal", f"{stack.internal_url} (workers, services, health, metrics)"),
-            *([] if stack.query_url is None else [("query", f"{stack.query_url} (SQL of users)")]),
+            *([] if query_url is None else [("query", f"{query_url} (SQL of users)")]),
             ("CA file", f"{stack.ca_file} (verifies these addresses)"),
             ("logs", str(home.logs)),
         ]
     )
+
+
+def _closing_lines(stack: LocalStack, next_steps: Sequence[str], *, detached: bool) -> list[str]:
+    """How it is stopped, and what to do next."""
+    end = f"`trace down --home {stack.home}` stops it" if detached else "Ctrl-C stops everything"
+    lines = [f"Ready. It runs in the background; {end}." if detached else f"Ready. {end}."]
+    if next_steps:
+        lines.append(f"Next{'' if detached else ', in another terminal'}:")
+        lines += [f"  {step}" for step in next_steps]
+    return lines
 
 
 def _echo(text: str) -> None:

@@ -19,11 +19,12 @@ from rich.text import Text
 
 from tracelake.cli.json_output import json_option
 from tracelake.cli.listing import whole_line
-from tracelake.cli.options import home_option
+from tracelake.cli.options import home_option, token_file_option
 from tracelake.cli.session import make_console, show
 from tracelake.cli.stack_screen import addresses, parts_listing
+from tracelake.cli.work_summary import WorkSummary, read_work, work_lines
 from tracelake.client.stack import default_home
-from tracelake.settings.home import Home, Stack
+from tracelake.settings.home import Home, LocalStack
 from tracelake.stack import lock, probe
 from tracelake.stack.renewal import RenewalState, read_renewal
 from tracelake.stack.supervisor import PartState, PartView
@@ -43,11 +44,13 @@ class StackStatus:
 
     home: Home
     pid: int | None
-    stack: Stack | None
+    stack: LocalStack | None
     parts: list[PartView]
     listeners: dict[str, bool]
     stores_away: tuple[str, ...] = ()
     renewal: RenewalState = field(default_factory=RenewalState)
+    work: WorkSummary | None = None
+    """What the org's work needs; None if the Dispatcher does not answer."""
 
     @property
     def ready(self) -> bool:
@@ -63,19 +66,24 @@ class StackStatus:
             "stores_away": list(self.stores_away),
             "renewal": msgspec.to_builtins(self.renewal),
             "parts": msgspec.to_builtins(self.parts),
+            "work": msgspec.to_builtins(self.work),
             "stack": None if self.stack is None else msgspec.to_builtins(self.stack),
         }
 
 
 @click.command()
 @home_option
+@token_file_option
 @json_option
-def status(home: Path | None, as_json: bool) -> None:
+def status(home: Path | None, token_file: Path | None, as_json: bool) -> None:
     """Show whether the stack runs: its parts, the addresses of its listeners, and where its logs are.
+
+    If the Dispatcher answers, a line counts the work of your org: open and failed tasks, gaps, and refused batches. It
+    uses your token (--token-file, TRACE_TOKEN, or the stack's own), and does not change the exit status.
 
     Exit status: 0 ready, 1 running but not ready, 3 not running.
     """
-    click.get_current_context().exit(show_status(Home(home or default_home()), json=as_json))
+    click.get_current_context().exit(show_status(Home(home or default_home()), token_file, json=as_json))
 
 
 @click.command()
@@ -85,7 +93,7 @@ def down(home: Path | None) -> None:
     click.get_current_context().exit(stop_stack(Home(home or default_home())))
 
 
-def read_status(home: Home) -> StackStatus:
+def read_status(home: Home, token_file: Path | None = None) -> StackStatus:
     pid = lock.holder(home.lock_file)
     if pid is None:
         return StackStatus(home, None, None, [], {})
@@ -99,12 +107,13 @@ def read_status(home: Home) -> StackStatus:
         internal = threads.submit(probe.readiness, stack.internal_url, ca_file).result()
         listeners = {"public": public.result(), "task": task.result(), "internal": internal.ready}
     renewal = read_renewal(home.renewal_file)
-    return StackStatus(home, pid, stack, read_parts(home), listeners, internal.away, renewal)
+    work = read_work(stack, token_file) if listeners["public"] else None
+    return StackStatus(home, pid, stack, read_parts(home), listeners, internal.away, renewal, work)
 
 
-def show_status(home: Home, *, json: bool) -> int:
+def show_status(home: Home, token_file: Path | None = None, *, json: bool) -> int:
     """Prints the status; returns the exit status of the command."""
-    status = read_status(home)
+    status = read_status(home, token_file)
     if json:
         click.echo(msgspec.json.encode(status.to_json()).decode())
     elif status.pid is None:
@@ -132,6 +141,8 @@ def _show_running(status: StackStatus) -> None:
         lines += _advice(status, silent)
     else:
         lines.append("Ready.")
+    if status.work is not None:
+        lines += work_lines(status.work)
     for line in lines:
         show(console, whole_line(Text(line)))
 

@@ -1,6 +1,6 @@
-"""`trace cancel`, `trace retry` and `trace skip`.
+"""`trace cancel`, `trace retry` and `trace skip`: of given tasks, or of all that failed or are open.
 
-Several tasks are handled one by one: a failure for one does not affect the others.
+Given tasks are handled one by one: a failure for one does not affect the others. `many_tasks` handles the others.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from uuid import UUID
 import click
 import msgspec
 
+from tracelake.cli.many_tasks import act_on_many
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import clean
 from tracelake.client.user import UserClient
@@ -17,12 +18,36 @@ from tracelake.errors import TraceError
 from tracelake.wire import routes
 from tracelake.wire.base import ErrorInfo
 from tracelake.wire.contract import Route
+from tracelake.wire.failures import TaskAction
 from tracelake.wire.platform import CancelReply
 from tracelake.wire.tasks import RetryReply, SkipReply
 
 R = TypeVar("R")
 
-_tasks_argument = click.argument("task_ids", nargs=-1, required=True, type=click.UUID, metavar="TASK_ID...")
+_tasks_argument = click.argument("task_ids", nargs=-1, type=click.UUID, metavar="[TASK_ID...]")
+
+
+def _many_options(flag: str, flag_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options that name many tasks instead of ids."""
+    options = (
+        click.option(flag, "many", is_flag=True, help=flag_help),
+        click.option("--dag", help="Those of this DAG."),
+        click.option("--job", metavar="DAG/JOB", help="Those of this job."),
+        click.option(
+            "--version",
+            type=click.IntRange(1),
+            metavar="N",
+            help="Those of version N of the DAG (default: of the active version and the one being built).",
+        ),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+    )
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
 
 
 class NotDone(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,49 +59,82 @@ class NotDone(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @_tasks_argument
+@_many_options("--open", "All queued, running and retrying tasks of --dag or --job.")
 @user_command
-def cancel(session: Session, task_ids: tuple[UUID, ...]) -> None:
+def cancel(session: Session, task_ids: tuple[UUID, ...], **options: Any) -> None:
     """Cancel tasks: a waiting task at once; a running one is asked to stop. `trace retry` runs a cancelled task again.
 
+    With --open it shows how many tasks there are, asks, and cancels them in batches. Tasks that are created meanwhile
+    are not cancelled; to stop new ones, pause the source first.
+
     \b
-    Example:
+    Examples:
       trace cancel 01890000-0000-7000-8000-000000000001
+      trace cancel --job pools/prices --open
     """
-    _do(session, task_ids, routes.CANCEL_TASK, _cancelled)
+    _do(session, "cancel", task_ids, routes.CANCEL_TASK, _cancelled, **options)
 
 
 @click.command()
 @_tasks_argument
+@_many_options("--failed", "All failed tasks of --dag or --job that have no retry left.")
 @user_command
-def retry(session: Session, task_ids: tuple[UUID, ...]) -> None:
-    """Run tasks again that failed for good, wait for a retry, or were cancelled.
+def retry(session: Session, task_ids: tuple[UUID, ...], **options: Any) -> None:
+    """Run tasks again that failed, wait for a retry, or were cancelled.
 
     A task that completed is not run again; `trace trigger DAG/JOB` computes its unit anew.
+
+    With --failed it shows how many failed tasks there are, grouped by error, asks, and retries them in batches. A task
+    that somebody else has retried or skipped meanwhile is left alone. If it is interrupted, the same command continues.
+    Without a terminal it needs --yes; else it only shows the preview, and the exit status is 2.
 
     \b
     Examples:
       trace retry 01890000-0000-7000-8000-000000000001
-      trace tasks --status Failed --json | jq -r '.tasks[].task_id' | xargs trace retry
+      trace retry --dag pools --failed
+      trace retry --job pools/prices --failed --yes
     """
-    _do(session, task_ids, routes.RETRY_TASK, _retried)
+    _do(session, "retry", task_ids, routes.RETRY_TASK, _retried, **options)
 
 
 @click.command()
 @_tasks_argument
+@_many_options("--failed", "All failed tasks of --dag or --job that have no retry left.")
 @user_command
-def skip(session: Session, task_ids: tuple[UUID, ...]) -> None:
-    """Give up tasks that failed for good, so that the work held behind them goes on.
+def skip(session: Session, task_ids: tuple[UUID, ...], **options: Any) -> None:
+    """Give up tasks that failed and have no retry left, so that the work held behind them goes on.
 
-    Their units stay missing from the outputs until the tasks are retried.
+    Their units stay missing from the outputs until the tasks are retried. --failed works as for `trace retry`.
 
     \b
-    Example:
+    Examples:
       trace skip 01890000-0000-7000-8000-000000000001
+      trace skip --job pools/prices --failed
     """
-    _do(session, task_ids, routes.SKIP_TASK, _skipped)
+    _do(session, "skip", task_ids, routes.SKIP_TASK, _skipped, **options)
 
 
-def _do(session: Session, task_ids: tuple[UUID, ...], route: Route[None, R], words: Callable[[R], str]) -> None:
+def _do(
+    session: Session,
+    action: TaskAction,
+    task_ids: tuple[UUID, ...],
+    route: Route[None, R],
+    words: Callable[[R], str],
+    *,
+    many: bool,
+    dag: str | None,
+    job: str | None,
+    version: int | None,
+    yes: bool,
+) -> None:
+    flag = "--open" if action == "cancel" else "--failed"
+    if many:
+        if task_ids or (dag is None and job is None):
+            raise click.UsageError(f"{flag} needs --dag or --job, and no TASK_ID.")
+        act_on_many(session, action, dag, job, version, yes=yes)
+        return
+    if not task_ids or dag or job or version:
+        raise click.UsageError(f"Give TASK_IDs, or {flag} with --dag or --job.")
     answers = session.run(lambda client: _each(client, task_ids, route))
     failed = [answer for answer in answers if isinstance(answer, NotDone)]
     session.answer(answers, status=1 if failed else 0)

@@ -9,6 +9,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tracelake.cli.error_groups import failure_lines
 from tracelake.cli.events import events_listing
 from tracelake.cli.follow import TaskFollower, follow
 from tracelake.cli.listing import Cell, Listing, ListingColumn, fields, sections
@@ -45,6 +46,12 @@ class _Tasks(click.Command):
 @click.argument("task_id", required=False, type=click.UUID, metavar="[TASK_ID]")
 @click.option("--dag", help="Only tasks of this DAG.")
 @click.option("--job", help="Only tasks of this job; DAG/JOB names both.")
+@click.option("--version", type=click.IntRange(1), metavar="N", help="Only tasks of jobs that version N of --dag has.")
+@click.option(
+    "--by-error",
+    is_flag=True,
+    help="Failed tasks of active versions (or of --version) grouped by error, each error whole.",
+)
 @click.option(
     "--status", type=click.Choice(list(STATUS_STYLES), case_sensitive=False), help="Only tasks in this state."
 )
@@ -55,13 +62,22 @@ class _Tasks(click.Command):
 @watch_option
 @follow_option
 @user_command
-def command(session: Session, task_id: UUID | None, limit: int, watch: bool, following: bool, **filters: Any) -> None:
+def command(
+    session: Session,
+    task_id: UUID | None,
+    limit: int,
+    watch: bool,
+    following: bool,
+    by_error: bool,
+    **filters: Any,
+) -> None:
     """List tasks, newest first; with TASK_ID, show everything about that one.
 
     A task computes one unit of a job's output: a range of blocks, a partition, or the updates up to a cursor. It is
     `Queued` until a worker claims it (`Queued, waiting`: until a concurrency limit allows it), then `Running`, and in
     the end `Completed`, `Canceled` or `Failed`. `Retrying` means that it failed and its next attempt comes by itself;
-    `Failed` that somebody has to retry or skip it.
+    `Failed` that somebody has to retry or skip it. Tasks of all versions are listed, unless --version names one; a job
+    that a deploy did not change is the same job in both versions.
 
     With --watch running tasks come first, below a line that counts the tasks of active versions.
 
@@ -79,11 +95,12 @@ def command(session: Session, task_id: UUID | None, limit: int, watch: bool, fol
       trace tasks --follow --status Failed --json
       trace tasks --job pools/prices --status Failed --since 2h
       trace tasks 01890000-0000-7000-8000-000000000001
-      trace tasks --status Failed --json | jq -r '.tasks[].task_id' | xargs trace retry
+      trace tasks --dag pools --version 4 --status Failed
+      trace tasks --dag pools --by-error
     """
     filters = {name: value for name, value in filters.items() if value is not None}
     if task_id is not None:
-        if filters or watch or following:
+        if filters or watch or following or by_error:
             raise click.UsageError("TASK_ID shows one task: leave out filters, --watch and --follow.")
         _show_task(session, task_id)
         return
@@ -91,6 +108,11 @@ def command(session: Session, task_id: UUID | None, limit: int, watch: bool, fol
         dag, _, filters["job"] = filters["job"].partition("/")
         if filters.setdefault("dag", dag) != dag:
             raise click.UsageError(f"--dag names {filters['dag']} and --job names {dag}: leave out one of them.")
+    if "version" in filters and "dag" not in filters:
+        raise click.UsageError("--version is one of a DAG: give --dag as well.")
+    if by_error:
+        _show_by_error(session, filters, live=watch or following)
+        return
     if following:
         _follow(session, filters, watch=watch)
         return
@@ -113,10 +135,26 @@ def command(session: Session, task_id: UUID | None, limit: int, watch: bool, fol
         session.hint("see everything about one", "tasks", str(page.tasks[0].task_id))
 
 
+def _show_by_error(session: Session, filters: dict[str, Any], *, live: bool) -> None:
+    others = sorted(set(filters) - {"dag", "job", "version", "status"})
+    if live or others or filters.pop("status", "Failed") != "Failed":
+        raise click.UsageError("--by-error goes with --dag, --job and --version only.")
+    names = {name: filters.get(name) for name in ("dag", "job")}
+    if "version" not in filters:  # what an abandoned version failed at needs nobody
+        filters["current"] = True
+    failures = session.ask(lambda client: client.call(routes.LIST_FAILURES, **filters), **names)
+    if not failures.tasks:
+        session.say("No task has failed without a retry left.")
+        return
+    session.show(*failure_lines(failures))
+    dag = failures.groups[0].jobs[0].partition("/")[0]
+    session.hint("after the cause is fixed, retry them", "retry", "--dag", filters.get("dag", dag), "--failed")
+
+
 def _follow(session: Session, filters: dict[str, Any], *, watch: bool) -> None:
-    for name in ("until", "cursor"):
+    for name in ("until", "cursor", "version"):
         if name in filters:
-            raise click.UsageError(f"--follow has no end and no pages: leave out --{name}.")
+            raise click.UsageError(f"--follow has no end, no pages and no version: leave out --{name}.")
     if watch:
         raise click.UsageError("Give --watch or --follow, not both.")
     names = {name: filters.get(name) for name in ("dag", "job")}
@@ -200,7 +238,7 @@ def _show_task(session: Session, task_id: UUID) -> None:
     task = detail.task
     if any(attempt.has_log for attempt in detail.attempts):
         follow = ("--follow",) if task.status == "Running" else ()
-        session.hint("see what it printed", "logs", str(task_id), *follow)
+        session.hint("see its log", "logs", str(task_id), *follow)
     if task.status == "Failed" and task.next_retry_at is not None:
         session.hint("retry it now", "retry", str(task_id))
         session.hint("or cancel it", "cancel", str(task_id))
@@ -227,7 +265,7 @@ def task_parts(detail: TaskDetail) -> list[RenderableType]:
         ("unit", unit_text(task.unit, task.window)),
         ("revision", task.revision),
         ("operator", f"{task.operator} on {detail.runtime}"),
-        ("attempt", _attempts(task)),
+        ("attempt", _attempts(task) + _not_retried(detail)),
         ("created", moment(task.created_at)),
         ("claimed", moment(task.claimed_at)),
         ("finished", moment(task.finished_at)),
@@ -247,12 +285,21 @@ def task_parts(detail: TaskDetail) -> list[RenderableType]:
     ]
 
 
+def _not_retried(detail: TaskDetail) -> str:
+    """Why a failed task has attempts left: its last one reported that another would fail in the same way."""
+    task, outcome = detail.task, detail.attempts[-1].outcome if detail.attempts else None
+    ended = task.status == "Failed" and task.next_retry_at is None and outcome == "Failed"
+    if not ended or (task.max_attempts is not None and task.attempt >= task.max_attempts):
+        return ""
+    return ", not retried: another attempt would fail in the same way"
+
+
 def inputs_listing(inputs: list[PayloadInput]) -> Listing:
     return Listing(
         inputs,
         ListingColumn("", lambda row: row.input_index, right=True),
         ListingColumn("dataset", lambda row: row.name),
-        ListingColumn("unit", lambda row: unit_text(row.unit)),
+        ListingColumn("unit", lambda row: unit_text(row.unit, row.window)),
         ListingColumn("revision", lambda row: row.revision),
         ListingColumn("where", lambda row: compact(row.where)),
     )
@@ -285,6 +332,7 @@ def _attempt_rows(detail: TaskDetail) -> Listing:
         ListingColumn("outcome", lambda row: row.outcome or "current"),
         ListingColumn("claimed", lambda row: ago(row.claimed_at), whole=True),
         ListingColumn("worker", lambda row: row.worker_id),
+        ListingColumn("package", lambda row: row.operator_package),
         ListingColumn("error", lambda row: Text(clean_lines(row.error or ""), style="red")),
     )
 

@@ -17,6 +17,7 @@ _TRICKS_IN_LINES = re.compile(_TRICKS.pattern.replace("\x00-\x1f", "\x00-\x08\x0
 _EXACT_BELOW = 600
 _AGES = ((60, "m", 60), (3600, "h", 24))
 """A unit, its letter, and from how many of it on the next one is used."""
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def clean(text: str) -> str:
@@ -107,6 +108,15 @@ def count(number: int, noun: str) -> str:
 def grouped(number: Any) -> str:
     """`12,345`; empty for anything but a number."""
     return f"{number:,}" if isinstance(number, int) else ""
+
+
+def size_text(number: float) -> str:
+    """`512 B`, `1.4 MiB`, `366 KiB`."""
+    for unit in _SIZES[:-1]:
+        if number < 1024:
+            return f"{number:,.0f} {unit}" if unit == "B" or number >= 100 else f"{number:,.1f} {unit}"
+        number /= 1024
+    return f"{number:,.1f} {_SIZES[-1]}"
 
 
 def compact(value: Any) -> str:

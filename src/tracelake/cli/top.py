@@ -46,9 +46,12 @@ def command(session: Session, dag: str | None, once: bool) -> None:
     """Show the jobs of active versions live: rates, tasks by state, full queues, sources. `q` or Ctrl-C ends it.
 
     Busy jobs come first, the one whose oldest ready task has waited longest on top. `ready` tasks wait for a worker,
-    `waiting` ones for a concurrency limit, `retrying` ones for their next attempt; `failed` ones failed for good and
-    wait for you. `made/s` and `done/s` are tasks created and finished per second, without failures, over the last ten
-    seconds (with --once and --json: three). `12+` means at least 12, `-` unknown.
+    `waiting` ones for a concurrency limit, `retrying` ones for their next attempt; `failed` ones have no retry left and
+    wait for you (`trace retry --dag DAG --failed`). If anything is missing, two more columns show it: `gaps` are units
+    that somebody skipped or cancelled, `refused` are batches of rows that a sink did not accept (`trace dlq`).
+
+    `made/s` and `done/s` are tasks created and finished per second, without failures, over the last ten seconds (with
+    --once and --json: three). `12+` means at least 12, `-` unknown.
 
     \b
     Examples:
@@ -68,17 +71,23 @@ def _print_once(session: Session, dag: str | None) -> None:
     measured = session.run(lambda client: _twice(client, dag))
     session.answer(document(measured))
     session.show(TopScreen(measured, _title(dag)))
-    worst = worth_a_look(measured)
-    if worst is not None:
-        session.hint("see why", "why", worst)
+    step = next_step(measured)
+    if step is not None:
+        session.hint(*step)
 
 
-def worth_a_look(measured: Measured) -> str | None:
-    """What `trace why` should explain: a queue that stops others, or a job with failed tasks."""
+def next_step(measured: Measured) -> tuple[str, ...] | None:
+    """The command that explains what needs attention most: a queue that stops others, a job with failed tasks, or
+    refused batches."""
     for edge in measured.reply.stopped:
         if edge.queue is not None:
-            return edge.queue
-    return next((f"{job.dag}/{job.job}" for job in measured.reply.jobs if job.failed), None)
+            return "see why", "why", edge.queue
+    for job in measured.reply.jobs:
+        if job.failed:
+            return "see why", "why", f"{job.dag}/{job.job}"
+    if any(job.dead_letters for job in measured.reply.jobs):
+        return "see the refused batches", "dlq", "list"
+    return None
 
 
 async def _twice(client: UserClient, dag: str | None) -> Measured:
@@ -113,8 +122,8 @@ def _title(dag: str | None) -> str:
 class LiveOverview:
     """The current screen, drawn for the current size of the terminal."""
 
-    def __init__(self, title: str, step: Callable[[str], Text]) -> None:
-        """`step` renders the next step for what `worth_a_look` found."""
+    def __init__(self, title: str, step: Callable[..., Text]) -> None:
+        """`step` renders a next step from its purpose and its command."""
         self._title = title
         self._step = step
         self._measured: Measured | None = None
@@ -143,8 +152,8 @@ class LiveOverview:
         if self._measured is None:
             yield self.note() or Text("Looking ...", style="dim")
             return
-        worst = worth_a_look(self._measured)
-        step = None if worst is None else self._step(worst)
+        words = next_step(self._measured)
+        step = None if words is None else self._step(*words)
         yield TopScreen(self._measured, self._title, self.note(), options.height or console.height, step)
 
     def note(self) -> Text | None:
@@ -168,7 +177,7 @@ class LiveOverview:
 
 async def _live(session: Session, client: UserClient, dag: str | None) -> None:
     meter = Meter(client, dag)
-    screen = LiveOverview(_title(dag), lambda worst: session.hint_text("see why", "why", worst))
+    screen = LiveOverview(_title(dag), session.hint_text)
     first = await suggest_names(client, meter.look(), dag=dag)  # an error in the request is shown without a screen
     screen.take(first)
     with full_screen(session.console, screen) as live, quit_key() as quitting:

@@ -6,7 +6,7 @@ everything is shown.
 """
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from tracelake.cli.pressure import STATE_STYLES as PRESSURE_STYLES
-from tracelake.cli.rates import Measured, Rate, task_counts
+from tracelake.cli.rates import Measured, Rate, missing_text, task_counts
 from tracelake.cli.sources import STYLES as SOURCE_STYLES
 from tracelake.cli.sources import with_slots
 from tracelake.cli.text import ago, clean, count, span
@@ -94,6 +94,9 @@ class TopScreen:
             ),
             Text.assemble(("tasks now   ", "dim"), task_counts(reply.jobs)),
         ]
+        missing = missing_text(reply.jobs)
+        if missing:
+            lines.append(Text.assemble(("missing     ", "dim"), missing))
         # Whole, in the last of the lines that has room for it.
         for place in (2, 1, 0):
             if lines[place].cell_len + oldest.cell_len <= width:
@@ -115,11 +118,19 @@ class TopScreen:
         names = ["ready", "oldest", "running", "waiting", "retrying", "failed", "made/s", "done/s", "events/s"]
         if not wide:
             names = ["ready", "oldest", "run", "wait", "retry", "fail", "made/s", "done/s"]
+        # These two only if there are any: most of the time there are none, and names need the room.
+        missing: list[tuple[str, Callable[[JobLoad], Text]]] = []
+        if any(job.gaps for job in jobs):
+            missing.append(("gaps", lambda job: _dim_zero(str(job.gaps))))
+        if any(job.dead_letters for job in jobs):
+            missing.append(("refused" if wide else "ref", lambda job: _number(job, "dead_letters", "bold red")))
+        names += [name for name, _ in missing]
         rows = []
         for job in jobs:
             state = levels.get((job.dag, job.job), "open")
             style = PRESSURE_STYLES[state] if state != "open" else "bold" if self._goes_on(job) else "dim"
-            rows.append([Text(clean(f"{job.dag}/{job.job}"), style=style), *self._cells(job, wide=wide)])
+            cells = [*self._cells(job, wide=wide), *(make_cell(job) for _, make_cell in missing)]
+            rows.append([Text(clean(f"{job.dag}/{job.job}"), style=style), *cells])
         return aligned(["job", *names], rows, width)
 
     def _cells(self, job: JobLoad, *, wide: bool) -> list[Text]:
@@ -141,7 +152,8 @@ class TopScreen:
         return sum(not self._goes_on(job) for job in self.measured.reply.jobs)
 
     def _goes_on(self, job: JobLoad) -> bool:
-        return any((job.ready, job.running, job.held, job.retrying, job.failed, job.made, job.events))
+        counts = (job.ready, job.running, job.held, job.retrying, job.failed, job.made, job.events, job.dead_letters)
+        return any(counts)
 
     def _badness(self, job: JobLoad, state: str) -> tuple[object, ...]:
         """The sort key: the smaller, the further up."""

@@ -1,52 +1,29 @@
 """`trace trigger`: emits an event of a source by hand, or creates the task of one unit of a job."""
 
 import time
-from collections import Counter
-from datetime import UTC, datetime, timedelta
 
 import click
 import msgspec
 from rich.console import Group
 from rich.text import Text
 
-from tracelake.cli.build_progress import bar, retry_lines
+from tracelake.cli.build_progress import bar
+from tracelake.cli.error_groups import group_lines
 from tracelake.cli.names import resolve_job, suggest_names
 from tracelake.cli.options import CURSOR, RANGE_OR_WINDOWS
-from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, away, live_view, looks, user_command
-from tracelake.cli.sources import why_kept
-from tracelake.cli.text import count
+from tracelake.cli.text import clean, clock, count, shortened
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire import routes
 from tracelake.wire.jobs import BlockRange, TriggerReply, TriggerRequest
-from tracelake.wire.tasks import TaskRow
+from tracelake.wire.trigger_progress import TriggerProgressReply, WaitingInput
 
 _INDEX = click.IntRange(0, 63)
-_LOOK_ROWS = 2000
-"""How many tasks are counted; beyond that only whether any is open is known."""
-_CLOCKS_APART = timedelta(seconds=5)
-"""How far the server's clock may be behind ours, if no task shows its time."""
-_SERVERS_APART = timedelta(milliseconds=100)
-"""How far the clocks of two servers may be apart, if one does."""
-
 
 GAVE_UP = 3
 """The exit status when --timeout ends first."""
-
-
-class TriggerProgress(msgspec.Struct, frozen=True, kw_only=True):
-    done: int
-    open: int
-    failed: int
-    more: bool
-    """Whether there are more tasks than were counted."""
-    retrying: list[TaskRow] = []
-    """The open tasks that failed and wait for their next attempt."""
-    kept: str | None = None
-    """Why the event has not created its tasks yet."""
-    gave_up: bool = False
-    """Whether --timeout ended before the work."""
+_ERRORS_SHOWN = 5
 
 
 @click.command()
@@ -69,13 +46,16 @@ class TriggerProgress(msgspec.Struct, frozen=True, kw_only=True):
     "--output", "output_index", type=_INDEX, default=0, help="For a source: the index of the output to emit for."
 )
 @click.option(
-    "--wait/--no-wait", default=False, help="Wait until all tasks of the DAG that follow from it are finished."
+    "--wait/--no-wait", default=False, help="Wait until everything that follows from it is finished (see above)."
 )
 @click.option(
     "--timeout",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
     help="With --wait: wait at most this long; the exit status is then 3.",
+)
+@click.option(
+    "--across-dags", is_flag=True, help="With --wait: also wait for jobs of other DAGs that read its results."
 )
 @user_command
 def command(
@@ -89,14 +69,21 @@ def command(
     output_index: int,
     wait: bool,
     timeout: float | None,
+    across_dags: bool,
 ) -> None:
     """Start work by hand: emit an event of a source, or create the task of one unit of another job.
 
     Exactly one of --range, --cursor and --partition names the unit. DAG/ may be left out if only one active DAG has a
-    job of that name. With --wait the exit status is 1 if a task failed for good.
+    job of that name.
 
-    An event of a source that is paused, or stopped by a full queue, is kept and creates its tasks later; --wait then
-    shows why, and waits.
+    --wait follows the jobs of the DAG that the triggered one leads to: tasks that were created since the trigger,
+    events that have not become tasks yet, windows and joins that wait for a task, and batches that a sink has still to
+    write. What others start in the same jobs meanwhile is waited for as well. It ends when none of this is left. An
+    event of a source that is paused, or stopped by a full queue, is kept and creates its tasks later; --wait then shows
+    why, and waits. Ctrl-C ends the waiting, not the work; the same command with the same --key waits again.
+
+    Exit status with --wait: 0 if everything is done, 1 if a task failed and has no retry left, a sink refused rows, or
+    events wait behind a failed unit, 3 if --timeout ended first.
 
     \b
     Examples:
@@ -107,8 +94,8 @@ def command(
     """
     if sum(item is not None for item in (blocks, cursor, partition)) != 1:
         raise click.UsageError("Give exactly one of --range, --cursor and --partition.")
-    if timeout is not None and not wait:
-        raise click.UsageError("--timeout goes with --wait.")
+    if (timeout is not None or across_dags) and not wait:
+        raise click.UsageError("--timeout and --across-dags go with --wait.")
     request = TriggerRequest(
         cursor=cursor,
         range=blocks if isinstance(blocks, BlockRange) else None,
@@ -118,14 +105,16 @@ def command(
         output_index=output_index,
         idempotency_key=key,
     )
-    asked_at = datetime.now(UTC)
     dag, job, reply = session.run(lambda client: _trigger(client, target, request))
     if not session.as_json:
         _tell(session, dag, job, reply)
-    progress = _wait(session, dag, job, reply, asked_at, timeout) if wait else None
-    status = 0 if progress is None else 1 if progress.failed else GAVE_UP if progress.gave_up else 0
-    session.answer(reply, status)
-    _tell_next(session, dag, job, reply, progress)
+    progress = _wait(session, dag, reply, timeout, across=across_dags) if wait else None
+    status = 0 if progress is None or progress.succeeded else 1 if progress.finished else GAVE_UP
+    session.answer(reply if progress is None else {**msgspec.to_builtins(reply), "progress": progress}, status)
+    if progress is None:
+        _tell_next(session, dag, job, reply)
+    else:
+        _tell_end(session, dag, job, progress)
     click.get_current_context().exit(status)
 
 
@@ -150,37 +139,56 @@ def _tell(session: Session, dag: str, job: str, reply: TriggerReply) -> None:
         session.say(f"task {tasks[0]}")
 
 
-def _tell_next(session: Session, dag: str, job: str, reply: TriggerReply, progress: TriggerProgress | None) -> None:
-    if progress is not None and progress.gave_up:
-        if progress.kept:
-            text = f"It is not finished yet: {progress.kept}. Its tasks are created after that."
-        else:
-            text = f"It is not finished yet: {count(progress.open, 'task')} open. The work goes on."
-        session.say((text, "yellow"))
-    if reply.kept == "paused" and (progress is None or progress.kept):
+def _tell_next(session: Session, dag: str, job: str, reply: TriggerReply) -> None:
+    if reply.kept == "paused":
         session.hint("resume the source", "resume", f"{dag}/{job}")
-    elif reply.kept == "stopped" and (progress is None or progress.kept):
+    elif reply.kept == "stopped":
         session.hint("see which queue is full", "pressure")
-    elif progress is not None and progress.gave_up:
-        session.hint("follow it", "tasks", "--dag", dag, "--watch")
-    elif progress is not None and progress.failed:
-        session.say((f"{count(progress.failed, 'task')} failed for good.", "red"))
-        session.hint("see why", "tasks", "--dag", dag, "--status", "Failed")
-    elif progress is not None:
-        session.say(("All tasks are finished.", "green"))
-        session.hint("see the datasets", "datasets")
     else:
         session.hint("follow it", "tasks", "--dag", dag, "--watch")
+
+
+def _tell_end(session: Session, dag: str, job: str, progress: TriggerProgressReply) -> None:
+    if not progress.finished:
+        session.say((f"It is not finished yet: {_open_text(progress)}. The work goes on.", "yellow"))
+        stopped = next((item for item in progress.inputs if item.state in ("paused", "stopped")), None)
+        if stopped is None:
+            session.hint("follow it", "tasks", "--dag", dag, "--watch")
+        elif stopped.state == "paused":
+            session.hint("resume the source", "resume", f"{dag}/{job}")
+        else:
+            session.hint("see which queue is full", "pressure")
+        return
+    if progress.succeeded:
+        tasks = f"{progress.done:,}{'+' if progress.more else ''}"
+        text = f"All {tasks} tasks finished, none failed." if progress.done > 1 else "Finished; no task failed."
+        session.say((text, "green"))
+        session.hint("see the datasets", "datasets")
+        return
+    if progress.failed:
+        more = " or more" if progress.more else ""
+        session.say((f"{count(progress.failed, 'task')}{more} failed (no retries left).", "red"))
+        session.show(*group_lines(progress.errors[:_ERRORS_SHOWN]))
+        failed_dag = progress.errors[0].jobs[0].partition("/")[0]
+        session.hint("after the cause is fixed, retry them", "retry", "--dag", failed_dag, "--failed")
+        session.hint("see one", "tasks", str(progress.errors[0].task_id))
+    for item in progress.inputs:
+        if item.state == "held":
+            session.say((f"{clean(item.job)} has a failed unit; {_wait_text(item)} behind it.", "red"))
+            session.hint("see which", "why", item.job)
+    if progress.dead_letters:
+        session.say((f"A sink refused {count(progress.dead_letters, 'batch')} of rows.", "red"))
+        session.hint("see why", "dlq", "list")
 
 
 # --- waiting
 
 
 def _wait(
-    session: Session, dag: str, job: str, reply: TriggerReply, asked_at: datetime, timeout: float | None
-) -> TriggerProgress:
+    session: Session, dag: str, reply: TriggerReply, timeout: float | None, *, across: bool
+) -> TriggerProgressReply:
     try:
-        return session.run(lambda client: _follow(session, client, (dag, job), reply, asked_at, timeout))
+        return session.run(lambda client: _follow(session, client, reply.idempotency_key, timeout, across=across))
     except KeyboardInterrupt:
         session.say("You stopped waiting; the work goes on.")
         session.hint("follow it", "tasks", "--dag", dag, "--watch")
@@ -188,86 +196,68 @@ def _wait(
 
 
 async def _follow(
-    session: Session,
-    client: UserClient,
-    source: tuple[str, str],
-    reply: TriggerReply,
-    asked_at: datetime,
-    timeout: float | None,
-) -> TriggerProgress:
-    since = first_made(reply, asked_at)
-    progress = TriggerProgress(done=0, open=0, failed=0, more=False)
-    calm = 0
-    is_kept = reply.kept is not None
+    session: Session, client: UserClient, key: str, timeout: float | None, *, across: bool
+) -> TriggerProgressReply:
+    """Waits until the server says that nothing is left, or the time is over."""
+    progress: TriggerProgressReply | None = None
     started_at = time.monotonic()
-
-    async def look() -> TriggerProgress:
-        why = await _why_kept(client, *source) if is_kept else None
-        return msgspec.structs.replace(await measure(client, source[0], since), kept=why)
-
     with live_view(session.console) as update:
-        async for result in looks(look):
+        async for result in looks(lambda: client.call(routes.SHOW_TRIGGER, key=key, across=across)):
             if isinstance(result, TraceError):
-                update(Group(_view(progress), Text(away(result), style="yellow")))
+                lines = [] if progress is None else [_view(progress)]
+                update(Group(*lines, Text(away(result), style="yellow")))
             else:
                 progress = result
                 update(_view(progress))
-                # Between the questions of one look a task may move from a later state to an earlier one, so ask twice.
-                # And what was kept has its tasks a moment after nothing keeps it any more.
-                calm = calm + 1 if not progress.open and progress.kept is None else 0
-                if calm > (1 if progress.more or is_kept else 0):
+                if progress.finished:
                     return progress
-            if timeout is not None and time.monotonic() - started_at >= timeout:
-                return msgspec.structs.replace(progress, gave_up=True)
+            if progress is not None and timeout is not None and time.monotonic() - started_at >= timeout:
+                return progress
     raise AssertionError("looks never ends")
 
 
-async def _why_kept(client: UserClient, dag: str, job: str) -> str | None:
-    rows = (await client.call(routes.LIST_SOURCES)).sources
-    return next((why_kept(row) for row in rows if (row.dag, row.job) == (dag, job)), None)
-
-
-def first_made(reply: TriggerReply, asked_at: datetime) -> datetime:
-    """When the first tasks were created. Their ids begin with the milliseconds at which the server created them, and
-    `since` of the API compares these."""
-    ids = [reply.task_id] if reply.task_id is not None else reply.tasks
-    times = [task_id.int >> 80 for task_id in ids if task_id.version == 7]
-    if not times:
-        return asked_at - _CLOCKS_APART
-    return datetime.fromtimestamp(min(times) / 1000, UTC) - _SERVERS_APART
-
-
-async def measure(client: UserClient, dag: str, since: datetime) -> TriggerProgress:
-    """The progress of the DAG's tasks that were created since then."""
-    page = await collect(client, routes.LIST_TASKS, "tasks", limit=_LOOK_ROWS, dag=dag, since=since)
-    states = Counter(_state(task) for task in page.tasks)
-    progress = TriggerProgress(
-        done=states["done"],
-        open=states["open"],
-        failed=states["failed"],
-        more=page.next is not None,
-        retrying=[task for task in page.tasks if task.next_retry_at is not None],
-    )
-    if not progress.more or progress.open:
-        return progress
-    for status in ("Queued", "Running", "Retrying"):
-        rest = await client.call(routes.LIST_TASKS, dag=dag, since=since, status=status, limit=100)
-        if rest.tasks:
-            retrying = rest.tasks if status == "Retrying" else []
-            return msgspec.structs.replace(progress, open=len(rest.tasks), retrying=retrying)
-    return progress
-
-
-def _state(task: TaskRow) -> str:
-    if task.status in ("Queued", "Running") or task.next_retry_at is not None:
-        return "open"
-    return "failed" if task.status == "Failed" and not task.skipped else "done"
-
-
-def _view(progress: TriggerProgress) -> Group:
+def _view(progress: TriggerProgressReply) -> Group:
     more = "+" if progress.more else ""
     failed = (f"{progress.failed} failed", "red" if progress.failed else "")
     text = Text.assemble(f"{progress.done}{more} done, {progress.open}{more} open, ", failed)
-    lines = [] if progress.kept is None else [Text(f"kept: {progress.kept}", style="yellow")]
-    working = bar("working", progress.done, progress.done + progress.open + progress.failed, text)
-    return Group(working, *retry_lines(progress.retrying), *lines)
+    waiting = _waiting_text(progress)
+    if waiting:
+        text.append(f", {waiting}", style="dim")
+    lines = [bar("working", progress.done, progress.done + progress.open + progress.failed, text)]
+    if progress.next_retry_at is not None:
+        # The time and not how far it is, so that a log gets a line when something changes and not one a second.
+        words = "task waits for a retry" if progress.retrying == 1 else "tasks wait for a retry, the next"
+        error = f": {shortened(progress.retry_error)}" if progress.retry_error else ""
+        line = f"{progress.retrying} {words} at {clock(progress.next_retry_at)}{error}"
+        return Group(*lines, Text(line, style="yellow"), *_stop_lines(progress))
+    return Group(*lines, *_stop_lines(progress))
+
+
+def _stop_lines(progress: TriggerProgressReply) -> list[Text]:
+    return [
+        Text(f"kept: {_wait_text(item)} at {clean(item.job)}: {clean(item.because)}", style="yellow")
+        for item in progress.inputs
+        if item.state in ("paused", "stopped")
+    ]
+
+
+def _wait_text(item: WaitingInput) -> str:
+    return f"{count(item.events, 'event')} {'waits' if item.events == 1 else 'wait'}"
+
+
+def _waiting_text(progress: TriggerProgressReply) -> str:
+    """`2 events to route, 1 batch waiting for a sink`; empty if nothing waits."""
+    draining = progress.waiting_events
+    parts = [
+        f"{count(draining, 'event')} without tasks yet" if draining else "",
+        f"{count(progress.waiting_units, 'unit')} waiting for a task" if progress.waiting_units else "",
+        f"{count(progress.waiting_reruns, 'invalidation')} in progress" if progress.waiting_reruns else "",
+        f"{count(progress.waiting_batches, 'batch')} waiting for a sink" if progress.waiting_batches else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _open_text(progress: TriggerProgressReply) -> str:
+    parts = [f"{count(progress.open, 'task')} open" if progress.open else "", _waiting_text(progress)]
+    parts += [clean(item.because) for item in progress.inputs if item.state in ("paused", "stopped")]
+    return ", ".join(part for part in parts if part)

@@ -77,7 +77,7 @@ def _listing(runs: list[FunctionRun]) -> Listing:
         ListingColumn("task", lambda run: str(run.task_id), whole=True),
         ListingColumn("attempt", lambda run: run.attempt, right=True),
         ListingColumn("job", lambda run: f"{run.dag}/{run.job}"),
-        ListingColumn("unit", lambda run: unit_text(run.unit)),
+        ListingColumn("unit", lambda run: unit_text(run.unit, run.window)),
         ListingColumn(
             "outcome",
             lambda run: Text(run.outcome or "Running", style=_STYLES.get(run.outcome or "", "cyan")),

@@ -33,7 +33,7 @@ It reads the blocks of the task and publishes the busy ones: those that used at 
 
 from tracelake.sdk import FunctionTask, handler
 
-QUERY = "SELECT block_number, gas_used FROM blocks WHERE gas_used >= $least_gas ORDER BY block_number"
+QUERY = "SELECT block_number, gas_used FROM raw_blocks WHERE gas_used >= $least_gas ORDER BY block_number"
 
 
 def find_busy_blocks(task: FunctionTask) -> None:
@@ -93,7 +93,7 @@ export const handle = handler(findBusyBlocks);
 _NODE_FUNCTION = """// Reads the blocks of the task and publishes the busy ones: those that used at least `least_gas`
 // of gas.
 
-const QUERY = "SELECT block_number, gas_used FROM blocks WHERE gas_used >= $least_gas ORDER BY block_number";
+const QUERY = "SELECT block_number, gas_used FROM raw_blocks WHERE gas_used >= $least_gas ORDER BY block_number";
 
 /** @param {import("@tracelake/sdk").FunctionTask} task */
 export async function findBusyBlocks(task) {
@@ -190,7 +190,7 @@ _RUST_MAIN = r"""//! A function of Trace: it is called once for each task of its
 use serde_json::{json, Value};
 use tracelake_sdk::{run, Error, FunctionTask, Query};
 
-const QUERY: &str = "SELECT block_number, gas_used FROM blocks WHERE gas_used >= $least_gas ORDER BY block_number";
+const QUERY: &str = "SELECT block_number, gas_used FROM raw_blocks WHERE gas_used >= $least_gas ORDER BY block_number";
 
 fn find_busy_blocks(task: &FunctionTask) -> Result<(), Error> {
     let rows = task.query(Query::new(QUERY).bind("least_gas", least_gas(&task.config)))?;
@@ -226,7 +226,7 @@ TEMPLATES: dict[Language, dict[str, str]] = {
         PROJECT_FILE: 'language = "python"\nentrypoint = "main.handle"\n'
         f'leave_out = ["tests", "sample"]\n{_TEST_SECTION}',
         "main.py": _PYTHON_MAIN,
-        "sample/blocks.csv": _SAMPLE,
+        "sample/raw_blocks.csv": _SAMPLE,
         "tests/__init__.py": "",
         "tests/test_main.py": _PYTHON_TEST,
     },
@@ -238,7 +238,7 @@ TEMPLATES: dict[Language, dict[str, str]] = {
         "README.md": _NODE_README,
         "busy_blocks.mjs": _NODE_FUNCTION,
         "index.mjs": _NODE_INDEX,
-        "sample/blocks.csv": _SAMPLE,
+        "sample/raw_blocks.csv": _SAMPLE,
         "test/busy_blocks.test.mjs": _NODE_TEST,
         "tsconfig.json": _TSCONFIG,
         "types/tracelake-sdk.d.ts": _NODE_TYPES.read_text(encoding="utf-8"),
@@ -249,7 +249,7 @@ TEMPLATES: dict[Language, dict[str, str]] = {
         f"{_TEST_SECTION}",
         "Cargo.toml": _CARGO,
         "src/main.rs": _RUST_MAIN,
-        "sample/blocks.csv": _SAMPLE,
+        "sample/raw_blocks.csv": _SAMPLE,
         ".gitignore": "target/\nbootstrap\n",
         **{f"{VENDOR}/{name}": text for name, text in read_rust_sdk().items()},
     },

@@ -38,7 +38,7 @@ def command(session: Session, target: str, rotate: bool) -> None:
     """
     dag, job, reply = session.run(lambda client: _ask(client, target, rotate=rotate))
     stack = session.stack
-    url = f"{stack.public_url}/v1/webhooks/{reply.path}"
+    url = f"{stack.public_url_for_others}/v1/webhooks/{reply.path}"
     session.answer(msgspec.to_builtins(reply) | {"url": url, "ca_file": stack.ca_file})
     rows = [("webhook", f"{dag}/{job}"), ("path", reply.path), ("url", url), ("secret", reply.secret)]
     if reply.previous_until is not None:

@@ -15,7 +15,7 @@ from tracelake.cli.text import clean
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire import routes
-from tracelake.wire.why import WhyReply
+from tracelake.wire.why import WhyReason, WhyReply
 
 STATE_STYLES = {"fine": "green", "working": "cyan", "waiting": "yellow", "blocked": "bold red"}
 
@@ -51,7 +51,8 @@ def _lines(session: Session, reply: WhyReply) -> list[RenderableType]:
 
 def why_view(reply: WhyReply) -> RenderableType:
     summary = Text.assemble((reply.state, STATE_STYLES.get(reply.state, "")), " ", clean(reply.summary))
-    return Group(summary, Text(), reasons_listing(reply)) if len(reply.reasons) > 1 else summary
+    others = [item for item in reply.reasons if item.text not in reply.summary]
+    return Group(summary, Text(), reasons_listing(others)) if others else summary
 
 
 async def ask(client: UserClient, subject: str) -> WhyReply:
@@ -77,9 +78,9 @@ async def ask(client: UserClient, subject: str) -> WhyReply:
         ) from None
 
 
-def reasons_listing(reply: WhyReply) -> Listing:
+def reasons_listing(reasons: list[WhyReason]) -> Listing:
     return Listing(
-        reply.reasons,
+        reasons,
         ListingColumn(
             "state", lambda item: Text(clean(item.state), style=STATE_STYLES.get(item.state, "")), whole=True
         ),
