@@ -5,8 +5,10 @@
 functions in each language, `function_runs` brings them to the stack and follows them, `progress` and `screen` show how
 far each job is, `results` and `checks` read what was made and check it, `tell` prints it.
 
-`flows.yaml`, `chain.jsonl.xz` and `projects` are links to `examples/token_flows` in a clone, and the files themselves
-in a wheel.
+`live` is the live chapter, a second DAG: `live_plan` says how the chain grows, `live_rows` reads rows where they are,
+`live_checks` compares them with the node, `live_tables` prints what came of it.
+
+Its DAGs, its functions and the recorded chain are in `examples/token_flows` and `examples/live_chain`.
 """
 
 

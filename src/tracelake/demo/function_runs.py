@@ -16,7 +16,7 @@ from uuid import UUID
 
 from tracelake.cli.status import read_parts
 from tracelake.cli.text import clean, unit_text
-from tracelake.client.stack import Stack
+from tracelake.client.stack import LocalStack
 from tracelake.client.uploads import push_bundle
 from tracelake.client.user import UserClient
 from tracelake.demo import DemoError, functions
@@ -96,7 +96,7 @@ class PublishedTable:
 
 
 class DemoFunctions:
-    def __init__(self, stack: Stack, client: UserClient, plan: DemoPlan, screen: DemoScreen) -> None:
+    def __init__(self, stack: LocalStack, client: UserClient, plan: DemoPlan, screen: DemoScreen) -> None:
         self._stack = stack
         self._client = client
         self._plan = plan
@@ -141,7 +141,7 @@ class DemoFunctions:
                 self._give_up(clean(reason))
                 return []
             raise DemoError(
-                f"the function {task.job} {unit_text(task.unit)} failed for good: {clean(task.error or '')}"
+                f"the function {task.job} {unit_text(task.unit)} failed (no retries left): {clean(task.error or '')}"
             )
         return [
             measure_job(function.job, self.story.of(function), self._plan.units, self._plan.blocks)

@@ -1,7 +1,7 @@
 """The functions of the demo: one in each language over the transfers of the chain, and a hostile one.
 
-Each is a project in `projects`, with the DAG that runs it: the document has `BUNDLE` where the id of the bundle goes. A
-function whose language this machine cannot run is left out, and said to be.
+Each is a project in `examples/token_flows/functions`, with the DAG that runs it: the document has `BUNDLE` where the id
+of the bundle goes. A function whose language this machine cannot run is left out, and said to be.
 """
 
 import lzma
@@ -10,7 +10,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import yaml
 from tracelake.bundles.entrypoint import Language
 from tracelake.cli.udf_project import build_project, digest
 from tracelake.demo.plan import DemoPlan
+from tracelake.example_files import find_example
 from tracelake.runner.languages import find_node
 from tracelake.wire.bundles import FinalizeBundleRequest
 
@@ -27,7 +27,7 @@ OLDEST_NODE = 20
 """The SDK needs it."""
 _PROGRAM, _PREBUILT, _PREBUILT_MACHINE = "bootstrap", "bootstrap-x86_64.xz", "x86_64"
 _PLACEHOLDER = "BUNDLE"
-_PROJECTS = files("tracelake.demo") / "projects"
+_PROJECTS = "token_flows/functions"
 _SECONDS = 20
 
 
@@ -104,8 +104,7 @@ def _find_node_obstacle(node: Path | None) -> str | None:
 def build(function: DemoFunction, place: Path) -> FunctionArchive:
     """The archive as `trace udf build` makes it of a copy in `place`; the program in Rust was compiled before."""
     directory = place / function.directory
-    with as_file(_PROJECTS / function.directory) as project:
-        shutil.copytree(project, directory)
+    shutil.copytree(find_example(_PROJECTS) / function.directory, directory)
     if (packed := directory / _PREBUILT).exists():
         program = directory / _PROGRAM
         program.write_bytes(lzma.decompress(packed.read_bytes()))

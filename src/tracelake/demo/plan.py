@@ -7,12 +7,12 @@ has the blocks. Of its address only scheme, host and port are ever shown.
 import os
 import re
 from dataclasses import dataclass, field
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
 from tracelake.demo import DemoError
 from tracelake.demo.chain.recording import Recording
+from tracelake.example_files import RECORDED_CHAIN, find_example
 from tracelake.spark.evm.calls import answers_of, quantity
 from tracelake.spark.evm.endpoints import PREFIX, RpcEndpoint, parse_endpoint
 from tracelake.spark.evm.errors import RefusedError, RpcError, UnavailableError
@@ -24,10 +24,15 @@ SOURCE = "backfill"
 SPLIT = "split"
 WRITERS = ("by_token", "by_sender")
 """The jobs that write to the table."""
-JOBS = ("ingest", "check", "decode", "summarise", *WRITERS)
-"""The jobs that compute each unit of blocks, in order."""
+SUMMARY = "summarise"
+"""The job whose units are days. A day is computed again when more of its blocks have come."""
+JOBS = ("ingest", "check", "decode", SUMMARY, *WRITERS)
+"""The jobs that compute blocks, in order."""
+BLOCK_JOBS = tuple(job for job in JOBS if job != SUMMARY)
+"""The jobs that compute each unit of blocks."""
 TABLE = "large_transfers"
-DATASETS = ("blocks", "transactions", "logs", "findings", "transfers", "undecodable", "hourly_flows")
+FLOWS = "hourly_flows"
+DATASETS = ("blocks", "transactions", "logs", "findings", "transfers", "undecodable", FLOWS)
 
 UNITS = 4
 _SMALLEST_UNIT, _LARGEST_UNIT = 50, 1000
@@ -36,7 +41,6 @@ _BEHIND_HEAD = 10
 """How many of the newest blocks of a live chain are left out by default, because they may still be replaced."""
 _PATIENCE_SECONDS = 15.0
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-_PACKAGE = files("tracelake.demo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class DemoPlan:
 
     def document(self, *, without_mints: bool = False) -> bytes:
         """The DAG as it is shipped, for this chain and units of this size; or with a schema that forgets mints."""
-        text = _PACKAGE.joinpath("flows.yaml").read_text()
+        text = find_example("token_flows/flows.yaml").read_text()
         if without_mints:
             text = _replaced(text, r"enum: \[move, mint, burn\]", "enum: [move, burn]")
         text = _replaced(text, r"chain_id: \d+", f"chain_id: {self.chain_id}")
@@ -80,8 +84,7 @@ def unit_for(blocks: int) -> int:
 
 
 def recorded(blocks: BlockRange | None) -> DemoPlan:
-    with as_file(_PACKAGE.joinpath("chain.jsonl.xz")) as path:
-        recording = path.resolve()
+    recording = find_example(RECORDED_CHAIN)
     head = Recording(recording).head
     block_range = blocks or BlockRange(start=0, end=head.blocks - 1)
     if block_range.end >= head.blocks:

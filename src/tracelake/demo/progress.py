@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracelake.demo.plan import JOBS, SPLIT, DemoPlan
+from tracelake.demo.plan import JOBS, SPLIT, SUMMARY, DemoPlan
 from tracelake.wire.tasks import TaskRow
 
 
@@ -47,9 +47,10 @@ def measure(plan: DemoPlan, tasks: Iterable[TaskRow]) -> list[JobProgress]:
     for task in tasks:
         if task.job in by_job:
             by_job[task.job].append(task)
-    measures = [measure_job(job, by_job[job], plan.units, plan.blocks) for job in JOBS]
-    # It reads no block, it only cuts their range into units.
-    return [measure_job(SPLIT, by_job[SPLIT], 1, 0), *measures]
+    # The first reads no block, it only cuts their range into units. How many days there are, and how often each is
+    # computed until all of its blocks are there, shows as they come.
+    totals = {SPLIT: (1, 0), SUMMARY: (max(1, len(by_job[SUMMARY])), 0)}
+    return [measure_job(job, rows, *totals.get(job, (plan.units, plan.blocks))) for job, rows in by_job.items()]
 
 
 def measure_job(job: str, rows: Sequence[TaskRow], total: int, blocks: int) -> JobProgress:

@@ -7,7 +7,7 @@ import asyncio
 from dataclasses import dataclass
 
 from tracelake.client.query import QueryClient
-from tracelake.client.stack import Stack
+from tracelake.client.stack import LocalStack
 from tracelake.wire.query import QueryReply, QueryRequest
 
 
@@ -45,7 +45,7 @@ class QuestionReply:
     reply: QueryReply
 
 
-async def ask(stack: Stack) -> list[QuestionReply]:
+async def ask(stack: LocalStack) -> list[QuestionReply]:
     """The answers, in order; none on a machine that cannot isolate queries, whose stack has no Query Service."""
     if stack.query_url is None:
         return []

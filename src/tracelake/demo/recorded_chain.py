@@ -1,6 +1,7 @@
 """A recorded chain as a part of a stack: a JSON-RPC endpoint on this machine, for trying things without a node.
 
-Workers know it as the endpoint `default`. Its port stays the same from one start to the next.
+Workers know it as the endpoint `default`. Its port stays the same from one start to the next. At `/live` it is served
+once more, with a head that can be moved (`demo.chain.orders`).
 """
 
 import asyncio
@@ -11,7 +12,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracelake.settings import Settings
+from tracelake.settings import Settings, SettingsError
+from tracelake.settings.kinds import EXAMPLE_RECORDING
 from tracelake.stack.kept_ports import again, read_ports
 from tracelake.stack.machine import wrap
 
@@ -27,9 +29,14 @@ class RecordedChain:
 
     @classmethod
     def plan(cls, settings: Settings) -> "RecordedChain | None":
-        """None unless the settings name a recording."""
+        """None unless the settings name a recording. Raises SettingsError if there is no such file."""
         if settings.recorded_chain is None:
             return None
+        if not settings.recorded_chain.is_file():
+            raise SettingsError(
+                f"recorded_chain: there is no file {settings.recorded_chain}; "
+                f"{EXAMPLE_RECORDING} is the recording that comes with Trace"
+            )
         home = settings.layout
         return cls(settings.recorded_chain, again(read_ports(home.ports_file), NAME), home.log_file(NAME))
 
@@ -39,7 +46,7 @@ class RecordedChain:
 
     def command(self) -> list[str]:
         program = [sys.executable, "-P", "-m", "tracelake.demo.chain.server"]
-        arguments = ["--recording", str(self.recording), "--port", str(self.port)]
+        arguments = ["--recording", str(self.recording), "--port", str(self.port), "--live"]
         return wrap([*program, *arguments], death_signal=signal.SIGKILL)
 
     def environment(self) -> dict[str, str]:

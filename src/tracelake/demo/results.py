@@ -6,7 +6,7 @@ recomputed here from the decoded transfers, without Spark.
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,11 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracelake.adapters.s3.access import WORKING, read_access
-from tracelake.client.stack import Stack
+from tracelake.cli.text import count
+from tracelake.client.stack import LocalStack
 from tracelake.client.user import UserClient
 from tracelake.demo.checks import Check, verify_functions
 from tracelake.demo.function_runs import DemoFunctions
-from tracelake.demo.plan import DATASETS, JOBS, TABLE, DemoPlan
+from tracelake.demo.live import LiveStory
+from tracelake.demo.plan import BLOCK_JOBS, DATASETS, FLOWS, SPLIT, SUMMARY, TABLE, DemoPlan
 from tracelake.demo.questions import QuestionReply
 from tracelake.demo.table import DemoTable, Row
 from tracelake.demo.watch import Story
@@ -29,7 +31,7 @@ from tracelake.wire import routes
 from tracelake.wire.datasets import DatasetRow, LineageReply
 from tracelake.wire.platform import DatasetFilesRequest
 from tracelake.wire.task_calls import DataFile
-from tracelake.wire.tasks import TaskDetail
+from tracelake.wire.tasks import TaskDetail, TaskRow
 
 _HOUR = 3600
 _TRANSFER_COLUMNS = [
@@ -44,6 +46,7 @@ _TRANSFER_COLUMNS = [
     "amount_string",
 ]
 _LARGEST_OF_TOKEN = 20
+_MOST_DAYS = 100
 _SAME = 1e-9
 """Sums of doubles depend on the order in which they are added up."""
 
@@ -85,14 +88,20 @@ class Results:
     lineage: LineageReply
     answers: list[QuestionReply] = field(default_factory=list)
     """Of the questions that were asked in SQL."""
+    live: LiveStory | None = None
+    """None if there were too few blocks to follow."""
+
+    @property
+    def all_checks(self) -> list[Check]:
+        return self.checks if self.live is None else [*self.checks, *self.live.checks]
 
     @property
     def right(self) -> bool:
-        return all(check.right for check in self.checks)
+        return all(check.right for check in self.all_checks)
 
 
 async def collect(
-    stack: Stack, client: UserClient, plan: DemoPlan, story: Story, table: DemoTable, functions: DemoFunctions
+    stack: LocalStack, client: UserClient, plan: DemoPlan, story: Story, table: DemoTable, functions: DemoFunctions
 ) -> Results:
     details = [await client.call(routes.SHOW_TASK, task_id=task.task_id) for task in story.tasks]
     datasets = {row.name: row for row in (await client.call(routes.LIST_DATASETS)).datasets}
@@ -108,7 +117,7 @@ async def collect(
     blocks = await read("blocks", ["block_number", "timestamp"])
     transfers = await read("transfers", _TRANSFER_COLUMNS)
     rows = await table.rows()
-    flows = summed(await read("hourly_flows", ["hour", "token", "standard", "transfers", "amount"]))
+    flows = listed(await read(FLOWS, ["hour", "token", "standard", "transfers", "amount"]))
     findings = await read("findings", ["check"])
     outputs = [_made(name, datasets[name], details, files[name]) for name in DATASETS]
     checks = verify(plan, story, blocks, transfers, flows, outputs) + verify_table(plan, story, transfers, rows)
@@ -126,14 +135,15 @@ async def collect(
         attempts=len(outcomes),
         lost=outcomes.count("Timeout"),
         failed=outcomes.count("Failed"),
-        lineage=await client.call(routes.SHOW_LINEAGE, name="hourly_flows", limit=plan.units),
+        lineage=await client.call(routes.SHOW_LINEAGE, name=FLOWS, limit=_MOST_DAYS),
     )
 
 
 def _made(name: str, dataset: DatasetRow, details: Sequence[TaskDetail], files: Sequence[DataFile]) -> Made:
+    newest = {_unit(detail.task): detail for detail in sorted(details, key=lambda detail: detail.task.created_at)}
     reports = [
         report
-        for detail in details
+        for detail in newest.values()
         if isinstance(detail.result, list)
         for report in detail.result
         if report.get("dataset_uuid") == str(dataset.dataset_uuid)
@@ -146,10 +156,15 @@ def _made(name: str, dataset: DatasetRow, details: Sequence[TaskDetail], files: 
     )
 
 
-def summed(flows: pa.Table) -> list[Flow]:
-    """The flows, one for each token and hour; an hour may lie in more than one unit of blocks."""
+def _unit(task: TaskRow) -> tuple[str, str | None]:
+    return task.job, None if task.unit is None else task.unit.partition_key
+
+
+def listed(flows: pa.Table) -> list[Flow]:
+    """The flows of the dataset, row by row: an hour of a token that is there twice stays twice."""
     hours = pc.cast(pc.cast(flows["hour"], pa.timestamp("s")), pa.int64())
-    return _grouped(hours, flows["token"], flows["standard"], flows["transfers"], flows["amount"])
+    columns = (hours, flows["token"], flows["standard"], flows["transfers"], flows["amount"])
+    return _sorted(Flow(*row) for row in zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def recomputed(blocks: pa.Table, transfers: pa.Table, first: int) -> list[Flow]:
@@ -159,15 +174,15 @@ def recomputed(blocks: pa.Table, transfers: pa.Table, first: int) -> list[Flow]:
     hours = times[transfers["block_number"].to_numpy().astype(np.int64) - first] // _HOUR * _HOUR
     tokens = pa.array([token.hex() for token in transfers["token"].to_pylist()], pa.string())
     once = pa.array(np.ones(transfers.num_rows, dtype=np.int64))
-    return _grouped(pa.array(hours), tokens, transfers["standard"], once, transfers["amount_f64"])
-
-
-def _grouped(hours: pa.Array, tokens: pa.Array, standards: pa.Array, counts: pa.Array, amounts: pa.Array) -> list[Flow]:
-    table = pa.table([hours, tokens, standards, counts, amounts], names=["hour", "token", "standard", "n", "amount"])
+    columns = [pa.array(hours), tokens, transfers["standard"], once, transfers["amount_f64"]]
+    table = pa.table(columns, names=["hour", "token", "standard", "n", "amount"])
     groups = table.group_by(["hour", "token", "standard"]).aggregate([("n", "sum"), ("amount", "sum")])
-    flows = [
+    return _sorted(
         Flow(row["hour"], row["token"], row["standard"], row["n_sum"], row["amount_sum"]) for row in groups.to_pylist()
-    ]
+    )
+
+
+def _sorted(flows: Iterable[Flow]) -> list[Flow]:
     return sorted(flows, key=lambda flow: (flow.hour, flow.token, flow.standard))
 
 
@@ -176,24 +191,25 @@ def verify(
 ) -> list[Check]:
     numbers = sorted(blocks["block_number"].to_pylist())
     whole = numbers == list(range(plan.first, plan.last + 1))
-    done = [(task.job, task.unit.partition_key) for task in story.tasks if task.status == "Completed" and task.unit]
-    once = len(done) == len(set(done)) == len(JOBS) * plan.units + 1
+    done = [_unit(task) for task in story.tasks if task.status == "Completed" and task.job in (SPLIT, *BLOCK_JOBS)]
+    once = len(done) == len(set(done)) == len(BLOCK_JOBS) * plan.units + 1
     checks = [
         Check(f"each of the {plan.blocks:,} blocks is there once", whole),
-        Check(f"each unit of each job was done by one task ({len(done)} tasks)", once),
-        Check("rows in the files are as many as the tasks said", _counted(outputs, blocks, transfers)),
+        Check(f"each unit of blocks was done by one task of each job ({len(done)} tasks)", once),
+        Check("rows in the files are as many as the tasks said", _counted(outputs, blocks, transfers, flows)),
     ]
     if whole:
         same = _same(flows, recomputed(blocks, transfers, plan.first))
-        checks.append(
-            Check(f"recomputed from {transfers.num_rows:,} transfers, the {len(flows):,} flows are the same", same)
-        )
+        days = len({_unit(task) for task in story.tasks if task.job == SUMMARY})
+        recomputation = f"recomputed from {transfers.num_rows:,} transfers"
+        checks.append(Check(f"{recomputation}, the {len(flows):,} flows of {count(days, 'day')} are the same", same))
     return checks
 
 
-def _counted(outputs: Sequence[Made], blocks: pa.Table, transfers: pa.Table) -> bool:
+def _counted(outputs: Sequence[Made], blocks: pa.Table, transfers: pa.Table, flows: Sequence[Flow]) -> bool:
     rows = {each.name: each.rows for each in outputs}
-    return bool(rows["blocks"] == blocks.num_rows and rows["transfers"] == transfers.num_rows)
+    expected = {"blocks": blocks.num_rows, "transfers": transfers.num_rows, FLOWS: len(flows)}
+    return all(rows[name] == number for name, number in expected.items())
 
 
 def _same(ours: Sequence[Flow], theirs: Sequence[Flow]) -> bool:

@@ -1,6 +1,7 @@
 """The screen of a demo: a bar for each job on a terminal; elsewhere a line now and then.
 
-What happens is said once, with the seconds since the start, above the bars or between the lines.
+What happens is said once, with the seconds since the start, above the bars or between the lines. A terminal
+that is gone is not written to, and disturbs nothing.
 """
 
 import time
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
+from tracelake.demo.plan import JOBS
 from tracelake.demo.progress import JobProgress, clock, per_second
 
 LINE_SECONDS = 10.0
@@ -42,13 +44,14 @@ class DemoScreen:
             line = ", ".join(f"{job.job} {job.done}/{job.total}" for job in jobs)
             if line != self._line:
                 self._line, self._line_at = line, self._clock()
-                self.say(line + _slowest(jobs, now))
+                self.say(line + (_slowest(jobs, now) or ("; starting Spark" if starts_spark(jobs) else "")))
 
     def close(self) -> None:
         """The bars stay as they are; what comes is printed below them."""
-        if self._bars is not None:
-            self._bars.stop()
-            self._bars = None
+        bars, self._bars = self._bars, None
+        if bars is not None:
+            with suppress(OSError):
+                bars.stop()
 
     def _draw(self, jobs: Sequence[JobProgress], now: datetime) -> None:
         if self._bars is None:
@@ -62,6 +65,7 @@ class DemoScreen:
                 auto_refresh=False,
             )
             self._bars.start()
+        starting = starts_spark(jobs)
         for job in jobs:
             if job.job not in self._ids:
                 self._ids[job.job] = self._bars.add_task(job.job, total=job.total, rate="", left="")
@@ -70,20 +74,28 @@ class DemoScreen:
                 completed=job.done,
                 total=job.total,
                 rate=per_second(job.rate(now)),
-                left=_left(job, now),
+                left=_left(job, now, starting=starting),
             )
         self._bars.refresh()
 
     def _print(self, line: Text) -> None:
-        with suppress(BrokenPipeError):
+        with suppress(OSError):
             (self._bars.console if self._bars is not None else self.console).print(line, soft_wrap=True)
 
 
-def _left(job: JobProgress, now: datetime) -> str:
+def starts_spark(jobs: Sequence[JobProgress]) -> bool:
+    """Whether workers have taken their first tasks and Spark, which starts with them, has finished none yet."""
+    on_spark = [job for job in jobs if job.job in JOBS]
+    return any(job.running for job in on_spark) and not any(job.done for job in on_spark)
+
+
+def _left(job: JobProgress, now: datetime, *, starting: bool) -> str:
     if job.finished:
         return "done"
     if job.began is None:
         return "waits"
+    if starting and job.job in JOBS:
+        return "starting Spark"
     left = job.left(now)
     return "runs" if left is None else f"{clock(left)} left"
 

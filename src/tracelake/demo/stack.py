@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
-from tracelake.client.stack import Stack
+from tracelake.client.stack import LocalStack
 from tracelake.demo import DemoError
+from tracelake.demo.directory import DemoDirectory
 from tracelake.demo.plan import DemoPlan
 from tracelake.settings.home import Home, private_directory, write_private
 from tracelake.stack.machine import wrap
@@ -34,7 +34,8 @@ SETTINGS = {
     # A process of its own, so that it can be killed by itself.
     "worker_sink": "false",
     "sinks": "1",
-    "worker_slots": "4",
+    # One is the follower's of the live chain for good.
+    "worker_slots": "6",
     "spark_master": "local[2]",
     # Two workers on few cores: a process that waits for another org would take its start from the work.
     "spark_spare": "false",
@@ -48,15 +49,15 @@ _POLITE_SECONDS, _STOP_SECONDS = 3.0, 60.0
 
 
 class DemoStack:
-    def __init__(self, scratch: Path, plan: DemoPlan, *, keep: bool) -> None:
-        self.home = Home(scratch / "home")
-        self.log = scratch / "up.log"
-        self._temporary = scratch / "tmp"
+    def __init__(self, directory: DemoDirectory, plan: DemoPlan, *, keep: bool) -> None:
+        self.home = Home(directory.home)
+        self.log = directory.scratch / "up.log"
+        self._temporary = directory.scratch / "tmp"
         self._plan = plan
         self._keep = keep
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> Stack:
+    def start(self) -> LocalStack:
         """Returns when everything is ready."""
         if self._plan.url is not None:
             # A file that only we can read: the address may hold a key.
@@ -65,7 +66,7 @@ class DemoStack:
         for _ in range(_TRIES):
             line = self._launch()
             if line:
-                return msgspec.json.decode(line, type=Stack)
+                return msgspec.json.decode(line, type=LocalStack)
             self.stop()  # it is ending already
             log_text = self.log.read_text(errors="replace").strip()
             # Somebody else took a port between our choice and our start: the next start chooses another.

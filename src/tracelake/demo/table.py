@@ -16,7 +16,7 @@ from uuid import UUID
 
 from tracelake.cli.status import read_parts
 from tracelake.cli.text import clean, count, unit_text
-from tracelake.client.stack import Stack
+from tracelake.client.stack import LocalStack
 from tracelake.client.user import UserClient
 from tracelake.db.migrate import Connection
 from tracelake.demo import DemoError
@@ -72,7 +72,7 @@ class Row:
 class DemoTable:
     """Asks the API; what is in the table, Postgres data says. A sink is one process of the stack."""
 
-    def __init__(self, stack: Stack, client: UserClient, plan: DemoPlan, screen: DemoScreen) -> None:
+    def __init__(self, stack: LocalStack, client: UserClient, plan: DemoPlan, screen: DemoScreen) -> None:
         self._stack = stack
         self._client = client
         self._plan = plan

@@ -18,6 +18,7 @@ from tracelake.cli.session import show
 from tracelake.cli.text import count, unit_text
 from tracelake.demo.function_runs import FunctionStory
 from tracelake.demo.functions import FUNCTIONS
+from tracelake.demo.live_tables import live_as_json, tell_live
 from tracelake.demo.plan import DAG, DemoPlan
 from tracelake.demo.results import Flow, Results
 from tracelake.demo.watch import Story
@@ -26,7 +27,7 @@ from tracelake.settings.home import Home
 _TOP = 8
 _MOST_WIDTH = 120
 _KIB, _MIB = 1024, 1024 * 1024
-_TOKENS = {
+TOKENS = {
     "5fbdb2315678afecb367f032d93f642f64180aa3": ("HUSD", 6),
     "e7f1725e7734ce288f8367e1bb143e90bb3f0512": ("GRN", 18),
     "9fe46736679d2d9a65f0992f2272de9f3c7fa6e0": ("BND", 24),
@@ -47,10 +48,12 @@ def tell(console: Console, plan: DemoPlan, story: Story, results: Results) -> No
     _say(console, "\nWhere it comes from", "bold")
     _lineage(console, results)
     _functions(console, story.functions, results)
+    if results.live is not None:
+        tell_live(console, results.live, TOKENS if plan.recording is not None else {})
     _say(console, "\nWhat it took", "bold")
     show(console, _numbers(plan, story, results))
     _say(console, "\nIs it right?", "bold")
-    for check in results.checks:
+    for check in results.all_checks:
         show(console, Text(f"{'yes' if check.right else 'NO':>3}  {check.said}", style="" if check.right else "red"))
     _say(console, "\nAsk it yourself: SQL over files and tables (`trace query`)", "bold")
     if not results.answers:
@@ -115,7 +118,8 @@ def as_json(plan: DemoPlan, story: Story, results: Results, home: Home | None) -
             }
             for answer in results.answers
         ],
-        "checks": [{"check": check.said, "ok": check.right} for check in results.checks],
+        "live": None if results.live is None else live_as_json(results.live),
+        "checks": [{"check": check.said, "ok": check.right} for check in results.all_checks],
         "home": None if home is None else str(home.root),
     }
 
@@ -189,7 +193,7 @@ def _datasets(results: Results) -> Table:
 def _flows(flows: Sequence[Flow], *, is_recorded: bool) -> Table:
     table = _table("hour (UTC)", "token", "standard", "transfers", "amount", left=3)
     for flow in _busiest(flows):
-        name, decimals = _TOKENS.get(flow.token, ("", 0)) if is_recorded else ("", 0)
+        name, decimals = TOKENS.get(flow.token, ("", 0)) if is_recorded else ("", 0)
         table.add_row(
             f"{datetime.fromtimestamp(flow.hour, UTC):%Y-%m-%d %H:%M}",
             name or f"0x{flow.token[:6]}...{flow.token[-4:]}",
@@ -209,10 +213,11 @@ def _lineage(console: Console, results: Results) -> None:
     show(console, lineage_trees(reply)[0])
     newest = max(reply.units, key=lambda row: (row.attempt or 0, str(row.unit.partition_key)), default=None)
     if newest is not None:
-        inputs = " and ".join(f"{item.name} {unit_text(item.unit)}" for item in newest.inputs)
+        read = (f"{part.dataset} {part.start}-{part.end}" for part in newest.read)
         _say(
             console,
-            f"{len(reply.units)} units; {unit_text(newest.unit)} is from {newest.dag}/{newest.job}, made of {inputs}",
+            f"{count(len(reply.units), 'day')}; {unit_text(newest.unit, newest.window)} is from "
+            f"{newest.dag}/{newest.job}, made of {' and '.join(read)}",
         )
 
 
@@ -284,7 +289,7 @@ def _numbers(plan: DemoPlan, story: Story, results: Results) -> Table:
         table.add_row(f"{filled.kill.seconds:.1f} s", text)
     if filled.refused:
         text = "task whose rows" if len(filled.refused) == 1 else "tasks whose rows"
-        table.add_row(str(len(filled.refused)), f"{text} did not fit the schema, in the table once it was mended")
+        table.add_row(str(len(filled.refused)), f"{text} did not fit the schema, in the table once it was corrected")
     table.add_row(f"{story.seconds:.1f} s", "from the trigger to the last task")
     table.add_row(f"{plan.blocks / story.seconds:,.1f}", "blocks a second, the start of Spark and the kills included")
     return table

@@ -21,9 +21,9 @@ from tracelake.cli.text import clean, unit_text
 from tracelake.client.user import UserClient
 from tracelake.demo import DemoError
 from tracelake.demo.function_runs import DemoFunctions, FunctionStory
-from tracelake.demo.plan import DAG, SOURCE, TABLE, WRITERS, DemoPlan
-from tracelake.demo.progress import measure
-from tracelake.demo.screen import DemoScreen
+from tracelake.demo.plan import DAG, FLOWS, SOURCE, TABLE, WRITERS, DemoPlan
+from tracelake.demo.progress import JobProgress, measure
+from tracelake.demo.screen import DemoScreen, starts_spark
 from tracelake.demo.table import DemoTable, TableStory
 from tracelake.errors import TraceError
 from tracelake.settings.home import Home
@@ -132,6 +132,8 @@ class _Watch:
         """Names of workers by the process ids they have had."""
         self._story = Story()
         self._kills = 0
+        self._spark_since: float | None = None
+        self._spark_runs = False
 
     async def run(self) -> Story:
         began = changed = time.monotonic()
@@ -166,12 +168,29 @@ class _Watch:
         tasks = [task for task in all_tasks if task.dag == DAG]
         self._story.tasks = tasks
         jobs = measure(self._plan, tasks)
+        self._note_spark(jobs)
         self._screen.show([*jobs, *self._functions.observe(all_tasks)], datetime.now(UTC))
         self._fail_if_failed(tasks)
         await self._kill_or_note(tasks)
         await self._table.look()
         refused = Counter(task.job for task in tasks if _is_refused(task))
-        return self._functions.finished and all(job.done + refused[job.job] >= job.total for job in jobs)
+        finished = self._functions.finished and all(job.done + refused[job.job] >= job.total for job in jobs)
+        return finished and await self._has_all_flows()
+
+    def _note_spark(self, jobs: Sequence[JobProgress]) -> None:
+        """Says why nothing moves at first, and when that is over."""
+        starting = starts_spark(jobs)
+        if starting and self._spark_since is None:
+            self._spark_since = time.monotonic()
+            self._screen.say("starting Spark in the workers: no unit is done before it runs, some seconds from now")
+        elif not starting and self._spark_since is not None and not self._spark_runs:
+            self._spark_runs = True
+            self._screen.say(f"Spark runs; the first unit was done {time.monotonic() - self._spark_since:.1f} s later")
+
+    async def _has_all_flows(self) -> bool:
+        """Whether no day is about to be computed again."""
+        reply = await self._client.call(routes.EXPLAIN_DATASET, name=FLOWS)
+        return reply.state == "fine"
 
     def _learn_names(self) -> None:
         for part in read_parts(self._home):
@@ -194,7 +213,7 @@ class _Watch:
         for task in tasks:
             if task.status in ("Failed", "Canceled") and task.next_retry_at is None and not _is_refused(task):
                 detail = f": {clean(task.error)}" if task.error else ""
-                raise DemoError(f"{_name(task)} failed for good{detail}")
+                raise DemoError(f"{_name(task)} failed (no retries left){detail}")
 
     async def _kill_or_note(self, tasks: Sequence[TaskRow]) -> None:
         if self._story.kill is not None:

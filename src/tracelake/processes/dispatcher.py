@@ -22,6 +22,7 @@ from tracelake.adapters.s3.access import ASKING, StorePatience
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.signing import S3Urls
 from tracelake.adapters.s3.sts import EndpointMinter
+from tracelake.catalogue import CATALOGUE
 from tracelake.cli.options import home_option
 from tracelake.client import FileCredential, HttpClient, InternalClient
 from tracelake.db.transaction import AWAY, Store
@@ -88,6 +89,15 @@ def _runner(settings: Settings, tls: TlsFiles) -> InternalClient | None:
     return InternalClient(HttpClient(settings.runner_url, tls.ca), service=service_token)
 
 
+def _query_url(settings: Settings) -> str | None:
+    """As set, or as this machine's stack has it now: the Query Service may start later, or not at all. A loopback
+    address stands for the host by which the caller reaches the public listener (`cli/login.py`)."""
+    if settings.query_public_url is not None:
+        return settings.query_public_url
+    stack = settings.layout.read_stack()
+    return None if stack is None else stack.query_url
+
+
 def build(settings: Settings, tls: TlsFiles, task_url: str, *, open_metrics: bool = True) -> Dispatcher:
     config = dispatcher_config(settings)
     credentials = LiteCredentials.ensure(settings.layout.keys)
@@ -113,6 +123,7 @@ def build(settings: Settings, tls: TlsFiles, task_url: str, *, open_metrics: boo
         documents=DocumentProcesses(settings.document_processes, seconds=settings.document_seconds),
         urls=S3Urls(settings.resolve_object_store(), _patience(settings)),
         bundles=BundleProcesses(settings.bundle_processes, seconds=settings.bundle_seconds),
+        query_url=lambda: _query_url(settings),
     )
     return Dispatcher(ports, config)
 
@@ -147,6 +158,7 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
         logger.info("dispatcher ready", extra={"ports": {server.name: server.port for server in servers}})
         if isinstance(dispatcher.ports.documents, DocumentProcesses):
             await dispatcher.ports.documents.warm_up()
+        await asyncio.to_thread(lambda: CATALOGUE.plugins)  # imports packages, and logs those that cannot be used
         await stop.wait()
         logger.info("dispatcher stops")
     finally:

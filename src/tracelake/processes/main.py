@@ -17,6 +17,7 @@ from tracelake.errors import TraceError
 # Sections of `trace --help`: the name of each command, where it is, and its line.
 _SECTIONS = {
     "Run a stack": {
+        "init": ("tracelake.cli.init:command", "Write a new project: a DAG that works, and its test."),
         "up": ("tracelake.processes.up:command", "Start the whole stack on this machine."),
         "status": ("tracelake.cli.status:status", "Show whether the stack runs, its parts and addresses."),
         "down": ("tracelake.cli.status:down", "Stop the stack."),
@@ -26,8 +27,14 @@ _SECTIONS = {
         "deploy": ("tracelake.cli.deploy:command", "Deploy a DAG document, or show what would change."),
         "dags": ("tracelake.cli.dags:command", "List the DAGs, the versions of one, or print a document."),
         "jobs": ("tracelake.cli.jobs:command", "List the jobs of a DAG: inputs, outputs, tasks by state."),
+        "graph": ("tracelake.cli.graph:command", "Draw the jobs and datasets of a DAG, or of a document."),
         "activate": ("tracelake.cli.rollback:activate", "Make a version of a DAG active."),
         "rollback": ("tracelake.cli.rollback:command", "Activate the version that was active before."),
+        "operators": ("tracelake.cli.operators:command", "List the operators that jobs can name."),
+        "remove": (
+            "tracelake.cli.remove:command",
+            "Remove a DAG with its datasets, restore it, or delete it for good.",
+        ),
         "udf": ("tracelake.cli.udf:command", "Write, build, upload and list functions: your own code."),
         "rebuild": ("tracelake.cli.rollback:rebuild", "Compute the stale outputs of a job again."),
     },
@@ -36,11 +43,12 @@ _SECTIONS = {
         "trigger": ("tracelake.cli.trigger:command", "Emit an event of a source, or run one unit of a job."),
         "pause": ("tracelake.cli.sources:pause", "Pause sources; their events are kept."),
         "resume": ("tracelake.cli.sources:resume", "Resume paused sources."),
+        "repair": ("tracelake.cli.sources:repair", "Let a source follow a reorganisation of final blocks."),
         "webhook": ("tracelake.cli.webhook:command", "Show or rotate the secret of a webhook."),
     },
     "Tasks": {
         "tasks": ("tracelake.cli.tasks:command", "List or follow tasks, or show one."),
-        "logs": ("tracelake.cli.logs:command", "Show or follow what a function printed, and how it ended."),
+        "logs": ("tracelake.cli.logs:command", "Show or follow the log of a task, a job or a part of the stack."),
         "retry": ("tracelake.cli.task_actions:retry", "Run failed or cancelled tasks again."),
         "skip": ("tracelake.cli.task_actions:skip", "Give up failed tasks, so that what they hold goes on."),
         "cancel": ("tracelake.cli.task_actions:cancel", "Cancel tasks."),
@@ -49,7 +57,9 @@ _SECTIONS = {
         "datasets": ("tracelake.cli.datasets:command", "List the datasets, or show one."),
         "checks": ("tracelake.cli.checks:command", "Show the checks of datasets and what came of them."),
         "query": ("tracelake.cli.query:command", "Query datasets with SQL."),
+        "plot": ("tracelake.cli.plot:command", "Draw a chart of a query, on the terminal or in a file."),
         "read": ("tracelake.cli.read:command", "Show rows of a dataset, or write them to a file."),
+        "export": ("tracelake.cli.directory_export:command", "Write a dataset as a directory that other tools read."),
         "lineage": ("tracelake.cli.lineage:command", "Show what a dataset is computed from, and by which tasks."),
         "docs": ("tracelake.cli.docs:command", "Write one HTML page about datasets and jobs."),
         "events": ("tracelake.cli.events:command", "List or follow events: updates of datasets."),
@@ -63,14 +73,19 @@ _SECTIONS = {
     },
     "Access": {
         "whoami": ("tracelake.cli.token:whoami", "Show whose token your commands use."),
-        "token": ("tracelake.cli.token:command", "Print a user token of this stack."),
+        "login": ("tracelake.cli.login:command", "Connect to a stack of another machine."),
+        "context": ("tracelake.cli.login:context", "List and choose the stacks that you are logged in to."),
+        "token": ("tracelake.cli.token:command", "Make, list and revoke tokens of users."),
         "keys": ("tracelake.cli.keys:command", "List and rotate signing keys and shared tokens."),
         "secrets": ("tracelake.cli.secrets:command", "List, set and remove the secrets of jobs."),
         "quota": ("tracelake.cli.quota:command", "Show the quotas of your org; set those of any org."),
     },
     "Maintenance": {
-        "backup": ("tracelake.cli.backup:command", "Write a dump of the state database."),
-        "restore": ("tracelake.cli.backup:restore_command", "Replace the state database by a dump."),
+        "backup": ("tracelake.cli.backup:command", "Write a backup of the whole stack, or a dump of its state."),
+        "restore": (
+            "tracelake.cli.backup:restore_command",
+            "Restore a backup of the whole stack, or a dump.",
+        ),
         "gc": ("tracelake.cli.gc:command", "Remove what is past its retention, or show what would be removed."),
         "outbox": ("tracelake.cli.outbox:command", "Inspect and requeue messages that could not be sent."),
     },
@@ -128,11 +143,13 @@ def trace() -> None:
 
     \b
     A first session:
-      trace up                                                    until Ctrl-C
-      trace deploy examples/block_ranges.yaml                     in another terminal
-      trace trigger block_ranges/backfill --range 0-9_999 --wait  start its work
-      trace datasets                                              see the results
-      trace why worked_blocks                                     see what is missing
+      trace init my_project && cd my_project          a DAG that works, and its test
+      trace up --detach --set recorded_chain=example  with a chain to try it on, until `trace down`
+      trace deploy activity.yaml
+      trace why daily_activity                        what it waits for
+      trace read daily_activity                       its rows
+
+    `trace login` connects to a stack of another machine; `trace context` says which one commands use.
 
     Everything a stack stores is in its HOME (--home, TRACE_HOME, else ~/.trace). Settings come from HOME/settings.toml,
     TRACE_* variables and options; the later one wins. docs/reference/settings.md lists them.
@@ -153,6 +170,7 @@ def one_line(error: Exception) -> str | None:
     from tracelake.stack.dumps import BackupError
     from tracelake.stack.lock import AlreadyRunningError
     from tracelake.stack.machine import PostgresError
+    from tracelake.stack.seaweedfs import ObjectStoreError
     from tracelake.stack.supervisor import StartError
 
     expected = (
@@ -161,6 +179,7 @@ def one_line(error: Exception) -> str | None:
         HomeError,
         MigrationError,
         NoStackError,
+        ObjectStoreError,
         PostgresError,
         SettingsError,
         StartError,

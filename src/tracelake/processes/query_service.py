@@ -30,7 +30,7 @@ from tracelake.query.service import QueryLimits
 from tracelake.query.slots import SlotLimits
 from tracelake.settings import Settings
 from tracelake.settings.configs import ISSUER, take_config, user_token_rules
-from tracelake.settings.home import Stack
+from tracelake.settings.home import LocalStack
 from tracelake.stack import listeners
 from tracelake.stack.follow import follow_stack, run_process
 from tracelake.stack.tls import ensure_tls
@@ -61,7 +61,7 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
     try:
         await gate.warm_up()
 
-        async def serve_stack(stack: Stack, leave: asyncio.Event) -> None:
+        async def serve_stack(stack: LocalStack, leave: asyncio.Event) -> None:
             await _serve_stack(settings, sockets, engine, gate, stack, leave)
 
         await follow_stack(settings.layout, stop, serve_stack)
@@ -76,7 +76,7 @@ async def _serve_stack(
     sockets: Mapping[str, socket.socket],
     engine: EngineServer,
     gate: GateProcesses,
-    stack: Stack,
+    stack: LocalStack,
     leave: asyncio.Event,
 ) -> None:
     tls, keys = ensure_tls(settings.layout.tls, *settings.bind_hosts), settings.layout.keys

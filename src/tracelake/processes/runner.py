@@ -27,7 +27,7 @@ from tracelake.runner.upstream import UpstreamService
 from tracelake.sandbox.server import SandboxServer
 from tracelake.settings import Settings
 from tracelake.settings.configs import archive_limits, take_config
-from tracelake.settings.home import Stack
+from tracelake.settings.home import LocalStack
 from tracelake.stack import listeners
 from tracelake.stack.follow import follow_stack, run_process
 from tracelake.stack.tls import ensure_tls
@@ -57,7 +57,7 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
     logger.info("runner starts", extra={"memory_limit": limiter.means, "problem": problem})
     try:
 
-        async def serve_stack(stack: Stack, leave: asyncio.Event) -> None:
+        async def serve_stack(stack: LocalStack, leave: asyncio.Event) -> None:
             await _serve_stack(settings, sockets, functions, problem, stack, leave)
 
         await follow_stack(settings.layout, stop, serve_stack)
@@ -71,7 +71,7 @@ async def _serve_stack(
     sockets: Mapping[str, socket.socket],
     functions: FunctionRunner,
     problem: str | None,
-    stack: Stack,
+    stack: LocalStack,
     leave: asyncio.Event,
 ) -> None:
     tls, keys = ensure_tls(settings.layout.tls, *settings.bind_hosts), settings.layout.keys
@@ -106,7 +106,7 @@ async def _serve_stack(
         await http.close()
 
 
-def find_destinations(stack: Stack) -> Destinations:
+def find_destinations(stack: LocalStack) -> Destinations:
     store = stack.object_store
     endpoint = store.endpoint or f"https://s3.{store.region}.amazonaws.com"
     return Destinations(

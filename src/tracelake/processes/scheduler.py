@@ -14,7 +14,7 @@ from tracelake.client import FileCredential, HttpClient, InternalClient
 from tracelake.scheduler import Scheduler, SchedulerConfig
 from tracelake.settings import Settings
 from tracelake.settings.configs import take_config
-from tracelake.settings.home import Stack
+from tracelake.settings.home import LocalStack
 from tracelake.stack.follow import follow_stack, run_process
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
     """Serves until `stop` is set. A stack that was started again has other addresses: the scheduler moves with it."""
 
-    async def serve_stack(stack: Stack, leave: asyncio.Event) -> None:
+    async def serve_stack(stack: LocalStack, leave: asyncio.Event) -> None:
         http = HttpClient(stack.internal_url, stack.ca_file)
         calls = InternalClient(http, service=FileCredential(settings.layout.keys / "service.token"))
         logger.info("scheduler ready")

@@ -21,7 +21,7 @@ from tracelake.model.backoff import Backoff
 from tracelake.ports import FileTransfer
 from tracelake.settings import Settings
 from tracelake.settings.configs import take_config
-from tracelake.settings.home import Stack
+from tracelake.settings.home import LocalStack
 from tracelake.sink.config import SinkConfig
 from tracelake.sink.loop import Sink
 from tracelake.sink.spark_load import SparkLoader
@@ -45,7 +45,7 @@ def sink_config(settings: Settings) -> SinkConfig:
 
 
 async def run_sink(
-    settings: Settings, stack: Stack, shared: SharedSession, transfer: FileTransfer, stop: asyncio.Event
+    settings: Settings, stack: LocalStack, shared: SharedSession, transfer: FileTransfer, stop: asyncio.Event
 ) -> None:
     """Runs a sink until `stop` is set; the Spark session belongs to the caller."""
     async with AsyncExitStack() as closing:
@@ -67,7 +67,7 @@ async def run_sink(
 
 
 async def keep_sink(
-    settings: Settings, stack: Stack, shared: SharedSession, transfer: FileTransfer, leave: asyncio.Event
+    settings: Settings, stack: LocalStack, shared: SharedSession, transfer: FileTransfer, leave: asyncio.Event
 ) -> None:
     """Runs a sink beside a worker until `leave` is set, and starts it again when it fails."""
     failures = 0
@@ -89,7 +89,7 @@ async def keep_sink(
 
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
-    async def serve_stack(stack: Stack, leave: asyncio.Event) -> None:
+    async def serve_stack(stack: LocalStack, leave: asyncio.Event) -> None:
         scratch = settings.layout.spark / f"sink-{os.getpid()}"
         config = SparkConfig(
             scratch / "session", settings.spark_master, settings.spark_memory, crash_directory=settings.layout.logs

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from tracelake.catalogue.context import NonRetryableError
 from tracelake.errors import StoreUnavailableError
+from tracelake.wire.content import LiveRows
 from tracelake.wire.task_calls import TableColumn
 
 
@@ -18,7 +19,12 @@ class DataTables:
     dsn: Callable[[], str]
 
     def stream(
-        self, dataset_uuid: UUID, columns: Sequence[TableColumn], head: int | None, seconds: float
+        self,
+        dataset_uuid: UUID,
+        columns: Sequence[TableColumn],
+        head: int | None,
+        seconds: float,
+        live: LiveRows | None = None,
     ) -> Iterator[bytes]:
         import pyarrow as pa
 
@@ -30,7 +36,7 @@ class DataTables:
         except Exception as error:
             raise StoreUnavailableError("This Dispatcher has no access to Postgres data: set data_read_dsn.") from error
         try:
-            with closing(read_table(dsn, dataset_uuid, columns, head, seconds)) as tables:
+            with closing(read_table(dsn, dataset_uuid, columns, head, seconds, live)) as tables:
                 writer = pa.ipc.new_stream(sink, next(tables).schema)
                 for table in tables:
                     writer.write_table(table)

@@ -27,6 +27,8 @@ from tracelake.client.stack import ObjectStoreAddress
 from tracelake.demo.recorded_chain import NAME as CHAIN
 from tracelake.demo.recorded_chain import RecordedChain
 from tracelake.errors import TraceError
+from tracelake.processes.detached import Detached
+from tracelake.processes.next_steps import find_next_steps
 from tracelake.processes.parts import (
     DATABASES_STAGE,
     DISPATCHER_STAGE,
@@ -40,10 +42,11 @@ from tracelake.processes.parts import (
 )
 from tracelake.sandbox.server import SandboxServer
 from tracelake.settings import Settings, SettingsError
-from tracelake.settings.home import CredentialFiles, Home, Stack, write_private
+from tracelake.settings.home import CredentialFiles, Home, LocalStack, write_private
 from tracelake.settings.runtimes import load_runtimes, worker_queue
-from tracelake.stack import credentials, job_secrets, leftovers, listeners, lock, rpc_addresses
+from tracelake.stack import credentials, job_secrets, leftovers, listeners, lock, rpc_addresses, service_manager
 from tracelake.stack.clusters import Clusters, plan_object_store, prepare_databases
+from tracelake.stack.full_restore import refuse_unfinished
 from tracelake.stack.kept_ports import read_ports, write_ports
 from tracelake.stack.machine import socket_directory
 from tracelake.stack.renewal import CredentialRenewal
@@ -110,6 +113,7 @@ class Up:
                 await self._stop.wait()
         finally:
             home.remove_stack()
+            service_manager.notify("STOPPING=1")
             self._screen.say("Stopping ...")
             await supervisor.stop()
             job_secrets.forget_environment(home)
@@ -149,7 +153,8 @@ class Up:
         if settings.runner:
             await supervisor.start(RUNNER_STAGE)
         urls = {name: listeners.url(listener, settings.bind_host_of(name)) for name, listener in open_sockets.items()}
-        stack = Stack(
+        shared = listeners.shared_urls(open_sockets, settings.public_host)
+        stack = LocalStack(
             pid=os.getpid(),
             home=str(home.root),
             public_url=urls["public"],
@@ -164,9 +169,13 @@ class Up:
             object_store=_address(settings),
             query_url=urls.get("query"),
             query_task_url=urls.get("query_task"),
+            shared_public_url=shared.get("public"),
+            shared_query_url=settings.query_public_url or shared.get("query"),
         )
+        next_steps = await find_next_steps(settings)
         home.write_stack(stack)
-        self._screen.ready(stack)
+        self._screen.ready(stack, next_steps)
+        service_manager.notify("READY=1")
 
     async def _start_dispatcher(self, supervisor: Supervisor, clusters: Clusters) -> None:
         """The databases, and then the Dispatcher, which needs them."""
@@ -250,13 +259,19 @@ def _address(settings: Settings) -> ObjectStoreAddress:
     return ObjectStoreAddress(endpoint=access.endpoint, region=access.region, buckets=buckets)
 
 
+def check_settings(settings: Settings) -> None:
+    """A mistake is said here, not in the log of each part."""
+    worker_queue(settings, load_runtimes(settings))
+    job_secrets.from_environment(os.environ)
+
+
 def run_up(settings: Settings, choose: Callable[[Home], Screen]) -> None:
     """Run the stack of these settings until it is told to stop."""
-    worker_queue(settings, load_runtimes(settings))  # a mistake is said here, not in the log of each part
-    job_secrets.from_environment(os.environ)
+    check_settings(settings)
     home = settings.layout
     home.make()
     with lock.hold(home.lock_file):
+        refuse_unfinished(home)
         # Left by a kill: whoever reads it would talk to nobody.
         home.remove_stack()
 
@@ -281,25 +296,38 @@ def run_up(settings: Settings, choose: Callable[[Home], Screen]) -> None:
 @click.option(
     "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting of docs/reference/settings.md."
 )
+@click.option("--detach", is_flag=True, help="Run in the background; return when the stack is ready.")
 @json_flag("Print only stack.json, as one line, when the stack is ready.")
-def command(*, no_workers: bool, assignments: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def command(*, no_workers: bool, assignments: tuple[str, ...], detach: bool, as_json: bool, **options: Any) -> None:
     """Start the whole stack on this machine: Postgres, the object store, Dispatcher, scheduler, workers.
 
     It runs until Ctrl-C or SIGTERM; a second Ctrl-C stops it at once. While it runs, HOME/stack.json tells programs how
     to reach it. A port is the one of the last run, or a free one if another program has taken that; set those that must
     not change.
 
+    With --detach the stack runs in the background until `trace down`, also after the terminal is closed. The command
+    returns when it is ready; its messages go to HOME/logs/up.log. A stack that runs already is left as it is, and the
+    command succeeds.
+
+    Exit status: 0 if the stack was stopped, or with --detach is ready; 1 if it could not start.
+
     \b
     Examples:
       trace up
+      trace up --detach
       trace up --home ./stack --workers 2
-      trace up --set recorded_chain=examples/token_flows/chain.jsonl.xz
+      trace up --set recorded_chain=example
     """
     overrides = dict(_assignment(text) for text in assignments)
     overrides |= {name: value for name, value in options.items() if value is not None}
     if no_workers:
         overrides["workers"] = 0
-    run_up(Settings.load(overrides), lambda home: choose_screen(home, json=as_json))
+    settings = Settings.load(overrides)
+    if detach:
+        check_settings(settings)
+        Detached(settings, lambda choose: run_up(settings, choose), as_json=as_json).start()
+    else:
+        run_up(settings, lambda home: choose_screen(home, json=as_json))
 
 
 def _assignment(text: str) -> tuple[str, Any]:

@@ -25,7 +25,7 @@ from tracelake.feeds.places import FeedPlaces
 from tracelake.processes.sink import keep_sink
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.configs import take_config
-from tracelake.settings.home import Stack
+from tracelake.settings.home import LocalStack
 from tracelake.settings.runtimes import load_runtimes, worker_queue
 from tracelake.spark.child.sandbox import protect_memory
 from tracelake.spark.evm.endpoints import resolve_with
@@ -34,6 +34,7 @@ from tracelake.stack import logs
 from tracelake.stack.follow import follow_stack, run_process
 from tracelake.stack.job_secrets import secret_provider
 from tracelake.stack.rpc_addresses import resolver
+from tracelake.storage.direct_tables import PostgresDirectTables
 from tracelake.worker import Worker, WorkerConfig
 from tracelake.worker.feeds import FeedOperators
 from tracelake.worker.operators import OPERATORS
@@ -147,7 +148,9 @@ def worker_config(settings: Settings, worker_id: str) -> WorkerConfig:
     )
 
 
-def build(settings: Settings, stack: Stack, engine: SparkOperators) -> tuple[Worker, PostgresQueue, list[HttpClient]]:
+def build(
+    settings: Settings, stack: LocalStack, engine: SparkOperators
+) -> tuple[Worker, PostgresQueue, list[HttpClient]]:
     queue = PostgresQueue(settings.resolve_queue_dsn(), max_receives=settings.queue_max_receives)
     internal = HttpClient(stack.internal_url, stack.ca_file)
     task = HttpClient(stack.task_url, stack.ca_file)
@@ -155,13 +158,16 @@ def build(settings: Settings, stack: Stack, engine: SparkOperators) -> tuple[Wor
     feeds = FeedOperators(
         engine.transfer, feed_hosts(settings), FeedPlaces(settings.feed_processes), _bytes(settings.feed_memory)
     )
+    claims = InternalClient(internal, worker=FileCredential(settings.layout.keys / "worker.token"))
     worker = Worker(
         config,
         queue=queue,
-        claims=InternalClient(internal, worker=FileCredential(settings.layout.keys / "worker.token")),
+        claims=claims,
         tasks=TaskClient(task),
         operators=OPERATORS | feeds.operators() | engine.operators(),
         secrets=secret_provider(settings.layout),
+        tables=PostgresDirectTables(settings.resolve_data_dsn),
+        log_calls=claims,
     )
     return worker, queue, [internal, task]
 
@@ -170,7 +176,7 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
     """Serves until `stop` is set. A stack that was started again has other addresses: the worker moves with it."""
     early_engine = EarlyEngine(settings)
 
-    async def serve_stack(stack: Stack, leave: asyncio.Event) -> None:
+    async def serve_stack(stack: LocalStack, leave: asyncio.Event) -> None:
         engine = early_engine.take()
         worker, queue, clients = build(settings, stack, engine)
         logger.info("worker ready", extra={"runtime": settings.worker_runtime, "slots": settings.worker_slots})

@@ -27,6 +27,7 @@ from tracelake.settings.kinds import (
     name,
     port,
     ratio,
+    recording,
     seconds,
     secret,
     switch,
@@ -77,6 +78,9 @@ class Settings:
     internal_bind_host: str = host(
         LOOPBACK, "The address of the internal listener. On any address but loopback, metrics need a token."
     )
+    public_host: str | None = host(
+        None, "The name or address by which other machines reach this one; the certificate carries it."
+    )
     public_port: int = port("Port of the public listener.")
     task_port: int = port("Port of the task listener.")
     internal_port: int = port("Port of the internal listener.")
@@ -85,6 +89,12 @@ class Settings:
     runner_bind_host: str = host(LOOPBACK, "The address of the runner's listener for Dispatchers.")
     runner_port: int = port("Port of the runner's listener.")
     query_port: int = port("Port of the Query Service's listener for people.")
+    query_public_url: str | None = text(
+        None,
+        r"https://[A-Za-z0-9.:\[\]-]+",
+        "an address like https://host:8443",
+        "Where people on other machines reach the Query Service; without it, at the port of its listener.",
+    )
     query_task_port: int = port("Port of the Query Service's listener for tasks.")
     public_connections: int = integer(512, "Maximum number of connections of the public listener.", minimum=8)
     task_connections: int = integer(1024, "The same for the task listener.", minimum=8)
@@ -152,6 +162,7 @@ class Settings:
     user_jwks: Path | str | None = jwks("The keys of an identity provider's user tokens, instead of the stack's own.")
     user_org_claim: str = visible("org", "The claim of a user token that holds the org.")
     user_roles_claim: str = visible("roles", "The claim of a user token that lists the roles.")
+    user_dags_claim: str = visible("dags", "The claim of a user token that limits it to DAGs.")
     user_rate_per_second: int = integer(50, "Average number of requests per second of one user.")
     user_rate_burst: int = integer(100, "Requests that one user may send at once.")
 
@@ -233,13 +244,19 @@ class Settings:
     version_retention_days: int = integer(
         30, "How long a version is kept after it was active, however many came after it.", minimum=0
     )
+    removed_retention_days: int = integer(
+        7,
+        "How long a removed DAG can be restored; then it is deleted with its data. 0 keeps it until it is purged.",
+        minimum=0,
+    )
+    audit_retention_days: int = integer(0, "How long entries of the audit log are kept; 0 for ever.", minimum=0)
     buffer_retention_days: int = integer(
         7, "How long batches of buffered datasets are kept once they are in their table, or were dropped.", minimum=0
     )
     dataset_bucket: str = name("trace-datasets", "The bucket of dataset files.")
     scratch_bucket: str = name("trace-scratch", "The bucket of buffers and scratch files.")
     bundle_bucket: str = name("trace-bundles", "The bucket of users' uploaded code, and of logs of its runs.")
-    log_retention_days: int = integer(14, "How long logs of users' functions are kept; 0 for ever.", minimum=0)
+    log_retention_days: int = integer(14, "How long logs of attempts are kept; 0 for ever.", minimum=0)
     bundle_max_bytes: int = integer(50 * _MIB, "The largest archive of a bundle.", maximum=256 * _MIB)
     bundle_max_entries: int = integer(10_000, "Files and directories of a bundle.", maximum=65_000)
     bundle_max_expanded_bytes: int = integer(250 * _MIB, "The files of a bundle in total.", maximum=2 * _GIB)
@@ -368,8 +385,9 @@ class Settings:
         4, "Feeds that one worker reads at the same time, each in a process of its own.", maximum=256
     )
     feed_memory: str = memory("1g", "Memory that the process of one feed may take.")
-    recorded_chain: Path | None = file(
-        "A recorded chain that `trace up` serves by JSON-RPC; workers know it as the endpoint `default`."
+    recorded_chain: Path | None = recording(
+        "A recorded chain that `trace up` serves by JSON-RPC; workers know it as the endpoint `default`. "
+        "`example` is the one that comes with Trace."
     )
     runtimes_file: Path | None = file(
         "A TOML file that adds or changes runtimes and limits operators; see operating.md."
@@ -401,6 +419,20 @@ class Settings:
     )
     otlp_sample_ratio: float = ratio(1.0, "The share of traces that is recorded.")
 
+    openlineage_url: str = text(
+        "",
+        r"(https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?)?",
+        "an address like http://127.0.0.1:5000, without a name or password",
+        "The receiver of OpenLineage events of all orgs; nothing is sent without it. See openlineage.md.",
+    )
+    openlineage_key_file: Path | None = file("A file that holds the key of that receiver, sent as a bearer token.")
+    openlineage_namespace: str = name("trace", "What the namespaces of OpenLineage events begin with; the org follows.")
+    openlineage_backlog: int = integer(
+        1_000_000,
+        "OpenLineage events that are kept while the receiver is away; beyond it the oldest are dropped.",
+        minimum=1000,
+    )
+
     test_clock: bool = switch(False, "Allow a replaced `trace_now()`; only for tests.")
 
     @classmethod
@@ -431,13 +463,11 @@ class Settings:
 
     @property
     def bind_hosts(self) -> tuple[str, ...]:
-        """Every address that some listener binds."""
-        return tuple(
-            dict.fromkeys(
-                self.bind_host_of(listener)
-                for listener in ("public", "task", "internal", "query", "query_task", "runner")
-            )
-        )
+        """Every address that some listener binds, and `public_host`: the certificate names them."""
+        hosts = [
+            self.bind_host_of(listener) for listener in ("public", "task", "internal", "query", "query_task", "runner")
+        ]
+        return tuple(dict.fromkeys([*hosts, *([] if self.public_host is None else [self.public_host])]))
 
     def resolve_state_dsn(self) -> str:
         return self.state_dsn or _read_dsn("state_dsn", self.layout.state_dsn_file)
@@ -475,11 +505,12 @@ def _check_together(settings: Settings) -> None:
         raise SettingsError("s3_task_role is for an object store of your own: set s3_endpoint too")
     if settings.user_jwks is not None and settings.user_issuer == DECLARED["user_issuer"].default:
         raise SettingsError("user_jwks needs user_issuer: the issuer whose keys these are")
-    claims = ("iss", "aud", "sub", "iat", "exp", "nbf")
-    own_claims = (settings.user_org_claim, settings.user_roles_claim)
-    if len({*own_claims}) < 2 or {*claims} & {*own_claims}:
+    claims = ("iss", "aud", "sub", "iat", "exp", "nbf", "jti")
+    own_claims = (settings.user_org_claim, settings.user_roles_claim, settings.user_dags_claim)
+    if len({*own_claims}) < len(own_claims) or {*claims} & {*own_claims}:
         raise SettingsError(
-            "user_org_claim and user_roles_claim must be two different claims, and none of iss, aud, sub, iat, exp, nbf"
+            "user_org_claim, user_roles_claim and user_dags_claim must be different claims, and none of "
+            f"{', '.join(claims)}"
         )
     for smaller, larger in (
         ("heartbeat_seconds", "lease_seconds"),

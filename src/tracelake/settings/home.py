@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from tracelake.client.stack import Stack
+from tracelake.client.stack import LocalStack
 from tracelake.private_files import private_directory, sync_directory, write_private
 
-__all__ = ["CredentialFiles", "Home", "HomeError", "Stack", "private_directory", "sync_directory", "write_private"]
+__all__ = ["CredentialFiles", "Home", "HomeError", "LocalStack", "private_directory", "sync_directory", "write_private"]
 
 
 class HomeError(Exception):
@@ -54,6 +54,8 @@ class Home:
         """How the last renewals of credentials went; `trace status` and the Dispatcher read it."""
         self.ports_file = self.run / "ports.json"
         """The ports of the last run, which the next one takes again."""
+        self.restore_file = self.run / "restore.json"
+        """There while a restore of the whole stack is not finished: nothing may start on this home."""
         self.stack_file = root / "stack.json"
         self.settings_file = root / "settings.toml"
         self.rpc_file = root / "rpc.toml"
@@ -83,13 +85,13 @@ class Home:
         for directory in (self.postgres, self.tls, self.keys, self.secrets, self.objects, self.logs, self.run):
             private_directory(directory)
 
-    def write_stack(self, stack: Stack) -> None:
+    def write_stack(self, stack: LocalStack) -> None:
         write_private(self.stack_file, msgspec.json.format(msgspec.json.encode(stack), indent=2) + b"\n")
 
-    def read_stack(self) -> Stack | None:
+    def read_stack(self) -> LocalStack | None:
         """The running stack as it described itself, or None; unreadable text counts as none."""
         try:
-            return msgspec.json.decode(self.stack_file.read_bytes(), type=Stack)
+            return msgspec.json.decode(self.stack_file.read_bytes(), type=LocalStack)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 

@@ -7,6 +7,9 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from tracelake.example_files import RECORDED_CHAIN, find_example
+
+EXAMPLE_RECORDING = "example"
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 _HOST = re.compile(r"^[A-Za-z0-9.:_-]{1,253}$")
 _HTTPS = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[!-~]*)?")
@@ -126,6 +129,13 @@ class FileKind(DirectoryKind):
         return "" if value is None else str(value)
 
 
+class RecordingKind(FileKind):
+    expected = f"the path of a recorded chain, or {EXAMPLE_RECORDING} for the one that comes with Trace"
+
+    def parse(self, value: object) -> Path:
+        return super().parse(find_example(RECORDED_CHAIN) if value == EXAMPLE_RECORDING else value)
+
+
 class JwksKind(FileKind):
     expected = "the path of a file, or an https:// address"
 
@@ -201,6 +211,10 @@ def directory(default: Path, doc: str) -> Any:
 
 def file(doc: str) -> Any:
     return setting(FileKind(), None, doc)
+
+
+def recording(doc: str) -> Any:
+    return setting(RecordingKind(), None, doc)
 
 
 def jwks(doc: str) -> Any:

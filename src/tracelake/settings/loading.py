@@ -20,7 +20,9 @@ Declared: TypeAlias = Mapping[str, Field[Any]]
 # Set by Trace for its own children and tasks, or read by the commands of people; not settings.
 CHILD_VARIABLE = "TRACE_SUPERVISED"
 """Set for children of `trace up`: their settings come from their environment alone, even if the file has changed."""
-_INTERNAL = frozenset({"TRACE_LISTEN_FDS", "TRACE_TASK_CAPABILITY_TOKEN", "TRACE_TOKEN", CHILD_VARIABLE})
+_INTERNAL = frozenset(
+    {"TRACE_LISTEN_FDS", "TRACE_TASK_CAPABILITY_TOKEN", "TRACE_TOKEN", "TRACE_CONTEXT", CHILD_VARIABLE}
+)
 
 _MAX_BYTES = 1024 * 1024
 SECRET_PREFIX = "TRACE_SECRET_"  # noqa: S105 - of variables

@@ -28,9 +28,7 @@ def write_dump(settings: Settings, file: Path, *, replace: bool) -> int:
     os.close(descriptor)  # made 0600, and pg_dump leaves it so
     partial = Path(name)
     try:
-        ended = dumps.run_program("pg_dump", "--format=custom", "--no-privileges", f"--file={partial}", dsn=dsn)
-        if ended.returncode != 0:
-            raise BackupError(_refusal(dumps.reason(ended)))
+        dumps.write(partial, dsn)
         dumps.inspect(partial)
         _sync(partial)
         if replace:
@@ -65,11 +63,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _refusal(message: str) -> str:
-    if "server version mismatch" in message:
-        return "the state database is of a newer Postgres than the programs of this release; use its own pg_dump"
-    if "connection to server" in message:
-        return "the state database does not answer; a dump needs a running stack (`trace status`, `trace up`)"
-    return f"the dump failed: {message}"

@@ -16,10 +16,11 @@ from tracelake.settings.home import CredentialFiles, Home
 from tracelake.tokens import jws
 from tracelake.tokens.users import UserTokenRules, user_payload
 from tracelake.wire.contract import Role
+from tracelake.wire.tokens import MAX_TOKEN_DAYS
 
 __all__ = ["ADMIN_LIFE", "LiteCredentials", "admin_token", "prepare", "user_token"]
 
-ADMIN_LIFE = timedelta(days=30)
+ADMIN_LIFE = timedelta(days=MAX_TOKEN_DAYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,8 @@ def user_token(
     roles: Sequence[str],
     now: datetime,
     life: timedelta = ADMIN_LIFE,
+    dags: Sequence[str] | None = None,
+    token_id: str | None = None,
 ) -> str:
     """A token of the stack's own. The ring serves a retired key for the longest life, and no longer."""
     if life > ADMIN_LIFE:
@@ -77,6 +80,8 @@ def user_token(
         roles=roles,
         issued=int(now.timestamp()),
         expires=int((now + life).timestamp()),
+        token_id=token_id,
+        dags=dags,
     )
     kid = keys.current_kid(now)
     return jws.encode(payload, kid, lambda message: keys.sign(kid, message))

@@ -1,42 +1,40 @@
 """Rows of a dataset, read from the stores of a stack on its own machine.
 
-Files are read by ETag, and their hashes are checked. A buffered dataset is a table, read as it is at one moment.
+Files are read by ETag, and their hashes are checked. A table is read as it is at one moment. A live dataset is both
+(`client/live_reading.py`).
 """
 
-import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
 from uuid import UUID
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tracelake.adapters.s3.access import ASKING, S3Access, StorePatience
 from tracelake.adapters.s3.transfer import S3Transfer
-from tracelake.client.stack import Stack
+from tracelake.catalogue.context import NonRetryableError
+from tracelake.client.pinned_rows import read_downloads
+from tracelake.client.stack import LocalStack
 from tracelake.errors import TraceError
+from tracelake.model.buffered import quoted
 from tracelake.ports import ContentMismatchError, ObjectChangedError, ObjectMeta
-from tracelake.storage.snapshots import Snapshot
+from tracelake.storage.live_rows import position_conditions
+from tracelake.storage.snapshots import Snapshot, SnapshotTable
 from tracelake.wire import routes
+from tracelake.wire.content import COUNT_KEY, MOST_COUNTED, LiveRows
 from tracelake.wire.platform import DatasetFilesReply, DatasetFilesRequest
 from tracelake.wire.task_calls import DataFile, TableColumn
 
-T = TypeVar("T")
 _BATCH_BYTES = 2**20
 
 
-class NoColumnError(Exception):
-    """The dataset has no such column; the message names those that it has."""
-
-
-async def list_files(stack: Stack, request: DatasetFilesRequest) -> list[DataFile]:
+async def list_files(stack: LocalStack, request: DatasetFilesRequest) -> list[DataFile]:
     return (await find_files(stack, request))[1]
 
 
-async def find_files(stack: Stack, request: DatasetFilesRequest) -> tuple[DatasetFilesReply, list[DataFile]]:
+async def find_files(stack: LocalStack, request: DatasetFilesRequest) -> tuple[DatasetFilesReply, list[DataFile]]:
     """The registry's answer with the files of all its pages, as a service of the platform asks for them."""
     client = stack.internal_client()
     try:
@@ -52,7 +50,12 @@ async def find_files(stack: Stack, request: DatasetFilesRequest) -> tuple[Datase
 
 
 def read_files(
-    access: S3Access, files: Sequence[DataFile], names: list[str] | None, patience: StorePatience = ASKING
+    access: S3Access,
+    files: Sequence[DataFile],
+    names: list[str] | None,
+    patience: StorePatience = ASKING,
+    *,
+    lacking: bool = False,
 ) -> Generator[pa.Table, None, None]:
     """Fetched by calls that block: those that do not may outlive the command by a moment, and then abort it."""
     transfer = S3Transfer(access, patience)
@@ -66,34 +69,49 @@ def read_files(
             message = "A file of the dataset is missing, or differs from the committed one."
             raise TraceError("artifact_missing", message) from None
 
-    return read_downloads(download, files, names)
-
-
-def read_downloads(
-    download: Callable[[T, Path], None], files: Sequence[T], names: list[str] | None
-) -> Generator[pa.Table, None, None]:
-    with tempfile.TemporaryDirectory(prefix="trace-read-") as directory:
-        path = Path(directory, "file.parquet")
-        for file in files:
-            download(file, path)
-            with pq.ParquetFile(path) as parquet:
-                check_columns(names, parquet.schema_arrow.names)
-                yield parquet.read(columns=names)
+    return read_downloads(download, files, names, lacking=lacking)
 
 
 def read_table(
-    dsn: str, dataset_uuid: UUID, columns: Sequence[TableColumn], head: int | None, seconds: float | None = None
+    dsn: str,
+    dataset_uuid: UUID,
+    columns: Sequence[TableColumn],
+    head: int | None,
+    seconds: float | None = None,
+    live: LiveRows | None = None,
 ) -> Generator[pa.Table, None, None]:
     """First an empty table with the columns. The newest rows come first; all of them in no order, which a large table
-    would have to be sorted for. `seconds`: how long the database may take."""
-    rest = f"ORDER BY _commit_seq DESC, _publish_seq DESC, _line DESC LIMIT {head}" if head else ""
-    with closing(Snapshot(dsn, [dataset_uuid], statement_seconds=seconds)) as snapshot:
-        table = snapshot.table(dataset_uuid, columns)
-        yield table.schema.empty_table()
+    would have to be sorted for. With `head`, the metadata of the columns have the number of all rows (`COUNT_KEY`).
+    `seconds`: how long the database may take. `live`: the rows that a list of files of a
+    live dataset does not have, all of them in the order of their positions; raises `boundary_moved` first if some are
+    in newer files."""
+    is_live = live is not None
+    with closing(Snapshot(dsn, [dataset_uuid], statement_seconds=seconds, skip_missing=is_live)) as snapshot:
+        if live is not None:
+            snapshot.check_boundary(dataset_uuid, live.boundary)
+            if dataset_uuid not in snapshot.tables:  # nothing was written to it yet
+                yield empty_table(columns)
+                return
+        table = snapshot.table(dataset_uuid, columns, newest_only=True)
+        rest = f"{table.newest_first} LIMIT {head}" if head else ""
+        if live is not None:
+            rest = live_rows_of(table, live, rest)
+        schema = table.schema
+        if head and live is None:
+            schema = schema.with_metadata({COUNT_KEY: str(snapshot.count_up_to(table, MOST_COUNTED + 1)).encode()})
+        yield schema.empty_table()
         for batch in snapshot.rows(table, rest, batch_bytes=_BATCH_BYTES):
             yield pa.Table.from_batches([batch])
 
 
-def check_columns(names: list[str] | None, columns: Sequence[str]) -> None:
-    if missing := [name for name in names or () if name not in columns]:
-        raise NoColumnError(f"there is no column {', '.join(missing)}; there are {', '.join(columns)}")
+def empty_table(columns: Sequence[TableColumn]) -> pa.Table:
+    return SnapshotTable(UUID(int=0), tuple(columns), (None,) * len(columns)).schema.empty_table()
+
+
+def live_rows_of(table: SnapshotTable, live: LiveRows, newest: str) -> str:
+    """What follows FROM: rows above the boundary. `newest`: their order and number, if not all are asked for."""
+    if table.position is None:
+        raise NonRetryableError("the table of a live dataset has no positions")
+    conditions = position_conditions(table.position, live.boundary, live.start, live.end)
+    order = newest or f"ORDER BY {quoted(table.position)}"
+    return f"WHERE {conditions} {order}" if conditions else order

@@ -1,4 +1,4 @@
-"""Dumps of the state database: the Postgres programs that write and read them, and what a file of them says of itself.
+"""Dumps of databases: the Postgres programs that write and read them, and what a file of them says of itself.
 
 The programs are those of the embedded clusters. A password reaches them through their environment, which only this
 user can read, and never as an argument; a program does not outlive this process.
@@ -15,7 +15,8 @@ from urllib.parse import SplitResult, unquote, unquote_plus, urlsplit
 from tracelake.stack.machine import binary, wrap
 
 # Tables of the first migration: what lacks one of them never was a state database of ours.
-_TABLES = frozenset({"datasets", "events", "jobs", "orgs", "outbox", "schema_migrations", "tasks"})
+STATE_TABLES = frozenset({"datasets", "events", "jobs", "orgs", "outbox", "schema_migrations", "tasks"})
+DATA_TABLES = frozenset({"buffer_commits", "buffer_tables", "schema_migrations"})
 _TABLE_DATA = re.compile(r"^\d+; \d+ \d+ TABLE DATA public (\w+) ", re.MULTILINE)
 _MADE_AT = re.compile(r"^;\s+Archive created at (.+)$", re.MULTILINE)
 
@@ -31,12 +32,28 @@ class Dump:
     """The time in the file, by the clock of the machine that wrote it."""
 
 
-def inspect(file: Path) -> Dump:
-    """Reads the header of the file. Raises BackupError unless it is a dump of a state database."""
+def write(file: Path, dsn: str, *options: str, snapshot: str | None = None) -> None:
+    """Dumps a database into the file, as it is now or at an exported snapshot. Raises BackupError."""
+    arguments = [*options] if snapshot is None else [*options, f"--snapshot={snapshot}"]
+    ended = run_program("pg_dump", "--format=custom", "--no-privileges", f"--file={file}", *arguments, dsn=dsn)
+    if ended.returncode != 0:
+        raise BackupError(_refusal(reason(ended)))
+
+
+def _refusal(message: str) -> str:
+    if "server version mismatch" in message:
+        return "the state database is of a newer Postgres than the programs of this release; use its own pg_dump"
+    if "connection to server" in message:
+        return "the state database does not answer; a dump needs a running stack (`trace status`, `trace up`)"
+    return f"the dump failed: {message}"
+
+
+def inspect(file: Path, tables: frozenset[str] = STATE_TABLES) -> Dump:
+    """Reads the header of the file. Raises BackupError unless it is a dump of a database with these tables."""
     listing = run_program("pg_restore", "--list", str(file))
     if listing.returncode != 0:
         raise BackupError(f"{file} is not a dump that `trace backup` wrote, or it is incomplete: {reason(listing)}")
-    missing = _TABLES - set(_TABLE_DATA.findall(listing.stdout))
+    missing = tables - set(_TABLE_DATA.findall(listing.stdout))
     if missing:
         raise BackupError(f"{file} is a dump of some other database: it has no table {min(missing)}")
     made_at = _MADE_AT.search(listing.stdout)

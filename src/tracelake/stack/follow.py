@@ -10,7 +10,7 @@ import uvloop
 
 from tracelake.model.backoff import Backoff
 from tracelake.settings import Settings
-from tracelake.settings.home import Home, Stack
+from tracelake.settings.home import Home, LocalStack
 from tracelake.stack import logs
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def stop_event() -> asyncio.Event:
 
 
 async def follow_stack(
-    home: Home, stop: asyncio.Event, serve: Callable[[Stack, asyncio.Event], Awaitable[None]]
+    home: Home, stop: asyncio.Event, serve: Callable[[LocalStack, asyncio.Event], Awaitable[None]]
 ) -> None:
     """Serves one stack after the other until `stop` is set. `serve` gets an event that is set when it is to leave its
     stack."""
@@ -55,7 +55,7 @@ async def follow_stack(
             logger.info("the stack was started again")
 
 
-async def _wait_for_stack(home: Home, stop: asyncio.Event) -> Stack | None:
+async def _wait_for_stack(home: Home, stop: asyncio.Event) -> LocalStack | None:
     tries = 0
     while not stop.is_set():
         stack = home.read_stack()
@@ -72,7 +72,7 @@ async def _wait_for_stack(home: Home, stop: asyncio.Event) -> Stack | None:
     return None
 
 
-async def _watch(home: Home, stack: Stack, stop: asyncio.Event, leave: asyncio.Event) -> None:
+async def _watch(home: Home, stack: LocalStack, stop: asyncio.Event, leave: asyncio.Event) -> None:
     """Sets `leave` when `stop` is set, or when another stack has taken the place of this one."""
     while home.read_stack() in (None, stack):
         with suppress(TimeoutError):

@@ -21,11 +21,11 @@ from tracelake.adapters.secret_file import (
     set_secret,
     stray_names,
 )
+from tracelake.model import redaction
 from tracelake.model.dag import SECRET_NAME
 from tracelake.ports import SecretProvider
 from tracelake.settings import SECRET_PREFIX, SettingsError
 from tracelake.settings.home import Home, write_private
-from tracelake.stack import logs
 
 __all__ = [
     "NAME",
@@ -94,7 +94,7 @@ class _HiddenInLogs:
 
     async def fetch(self, org: str, names: Sequence[str]) -> Mapping[str, str]:
         values = await self._provider.fetch(org, names)
-        logs.HIDDEN.add(values.values())
+        redaction.HIDDEN.add(values.values())
         return values
 
 

@@ -88,10 +88,19 @@ def is_loopback(listener: socket.socket) -> bool:
 def url(listener: socket.socket, host: str) -> str:
     """The address by which a program on this machine reaches the listener."""
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
-    address = everywhere.get(host, host)
-    if ":" in address:
-        address = f"[{address}]"
-    return f"https://{address}:{listener.getsockname()[1]}"
+    return _url(everywhere.get(host, host), listener)
+
+
+def shared_urls(listeners: Mapping[str, socket.socket], public_host: str | None) -> dict[str, str]:
+    """The addresses by which other machines reach the listeners that are open to them; none without `public_host`."""
+    if public_host is None:
+        return {}
+    return {name: _url(public_host, listener) for name, listener in listeners.items() if not is_loopback(listener)}
+
+
+def _url(address: str, listener: socket.socket) -> str:
+    host = f"[{address}]" if ":" in address else address
+    return f"https://{host}:{listener.getsockname()[1]}"
 
 
 def to_variable(listeners: Mapping[str, socket.socket]) -> str:

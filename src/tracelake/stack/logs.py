@@ -6,45 +6,16 @@ module logged it: the last line of defence, not the first. Secrets of jobs are b
 
 import json
 import logging
-import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, TextIO, cast
 
-from tracelake.model.hiding import Hiding
+from tracelake.model.redaction import scrub
 
-_SECRETS = (
-    (re.compile(r"eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,2}"), "[token]"),
-    (re.compile(r"(?i)(bearer\s+)[^\s\"']+"), r"\1[token]"),
-    (re.compile(r"(?i)(x-trace-[a-z-]+[\\\"']*\s*[:=,]\s*b?[\\\"']*)[^\s\\\"',]+"), r"\1[token]"),
-    (re.compile(r"(\w+://[^\s:/@]*:)[^\s@]+@"), r"\1[password]@"),
-    (
-        re.compile(
-            r"(?i)((?:lease_token|capability_token|password)[\\\"']*\s*[:=]\s*(?:UUID\()?b?[\\\"']*)[^\s\\\"',})]+"
-        ),
-        r"\1[hidden]",
-    ),
-    # Postgres quotes the failing row, and the driver the argument it could not send: both may hold a lease token.
-    (re.compile(r"(DETAIL:\s*|query argument \$\d+: ).*"), r"\1[hidden]"),
-    # A worker or service token by itself: 32 random bytes in base64url.
-    (
-        re.compile(r"(?<![\w-])(?=[\w-]*[A-Z])(?=[\w-]*[a-z])[A-Za-z0-9_-]{43}(?![\w-])", re.ASCII),
-        "[token]",
-    ),
-)
 _SECRET_FIELDS = frozenset({"lease_token", "capability_token", "password", "token", "dsn"})
 _MAX_DEPTH = 8
-HIDDEN = Hiding()
-"""Values that this process was given in confidence; never in a line, whoever writes it."""
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
-
-
-def scrub(text: str) -> str:
-    text = HIDDEN(text)  # first: what the patterns leave of a value would not be recognised
-    for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
-    return text
 
 
 def clean(value: Any, depth: int = 0) -> Any:

@@ -13,14 +13,14 @@ import contextlib
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import asyncpg
 import msgspec
 
 from tracelake.adapters.postgres_queue import PostgresQueue
-from tracelake.db import MigrationError, migrate, migrations
+from tracelake.db import Database, MigrationError, migrate, migrations
 from tracelake.db.migrate import Connection
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
@@ -74,11 +74,48 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rewound: Rewound
 
 
+Adjust = Callable[[Connection], Awaitable[None]]
+"""Changes a loaded database before it takes the place of the other."""
+
+
+async def _keep_as_it_is(_connection: Connection) -> None:
+    pass
+
+
 def restore(settings: Settings, dump: Dump, config: DispatcherConfig) -> Report:
     """Replace the state of these settings by the dump, under the lock of the home."""
     settings.layout.make()
-    with lock.hold(settings.layout.lock_file), _place(settings) as place:
-        return asyncio.run(_restore(place, dump, config))
+    with lock.hold(settings.layout.lock_file):
+        return restore_state(settings, dump, config)
+
+
+def restore_state(settings: Settings, dump: Dump, config: DispatcherConfig, adjust: Adjust = _keep_as_it_is) -> Report:
+    """Replace the state of these settings by the dump. The caller holds the lock of the home."""
+    with _place(settings) as place:
+        return asyncio.run(_restore(place, dump, config, adjust))
+
+
+def restore_data(settings: Settings, dump: Dump) -> None:
+    """Replace the data database of these settings by the dump. The caller holds the lock of the home, and restores the
+    state of the same moment after this."""
+    with _data_place(settings) as place:
+        asyncio.run(_restore_data(place, dump))
+
+
+async def _restore_data(place: RestorePlace, dump: Dump) -> None:
+    async with _connected(place.administer) as administrator:
+        await _check_unused(administrator, place.state)
+        await leftovers.drop(administrator, place.state)
+        try:
+            await _make(administrator, place)
+            _load(dump, place.owner(place.restored))
+            async with _connected(place.owner(place.restored)) as restored:
+                await _migrate(restored, dump, "data")
+                await restored.execute("TRUNCATE buffer_staging")  # its tables are not in a dump
+                await restored.execute("ANALYZE")
+            await _change_names(administrator, place)
+        finally:
+            await leftovers.drop(administrator, place.state)
 
 
 @contextlib.contextmanager
@@ -86,19 +123,39 @@ def _place(settings: Settings) -> Iterator[RestorePlace]:
     """The databases of these settings, running."""
     cluster = Clusters.plan(settings).state
     if cluster is None:
-        state, queue = settings.resolve_state_dsn(), settings.resolve_queue_dsn()
-        name = dumps.single_database_of(state)
-        yield RestorePlace(
-            state=name,
-            administer=dumps.with_database(state, "postgres"),
-            owner=lambda database: dumps.with_database(state, database),
-            queue=queue,
-            queue_users=(),
-            cluster=None,
-        )
+        yield _own_place(settings.resolve_state_dsn(), settings.resolve_queue_dsn())
         return
+    with _embedded_place(cluster, "state") as place:
+        owner = next(spec.owner for spec in cluster.databases if spec.name == "queue")
+        yield replace(place, queue=cluster.dsn(owner, "queue"), queue_users=("trace_queue",))
+
+
+@contextlib.contextmanager
+def _data_place(settings: Settings) -> Iterator[RestorePlace]:
+    """The data database of these settings, running. It has no queue."""
+    cluster = Clusters.plan(settings).data
+    if cluster is None:
+        yield _own_place(settings.resolve_data_dsn(), "")
+        return
+    with _embedded_place(cluster, "data") as place:
+        yield place
+
+
+def _own_place(dsn: str, queue: str) -> RestorePlace:
+    return RestorePlace(
+        state=dumps.single_database_of(dsn),
+        administer=dumps.with_database(dsn, "postgres"),
+        owner=lambda database: dumps.with_database(dsn, database),
+        queue=queue,
+        queue_users=(),
+        cluster=None,
+    )
+
+
+@contextlib.contextmanager
+def _embedded_place(cluster: EmbeddedPostgres, name: str) -> Iterator[RestorePlace]:
     # The owner may reach the two other names as well, for as long as this lasts: `trace up` writes the rules anew.
-    (spec,) = (spec for spec in cluster.databases if spec.name == "state")
+    (spec,) = (spec for spec in cluster.databases if spec.name == name)
     open_spec = replace(spec, access=f'"/^{spec.name}(_restored|_replaced)?$"')
     others = (other for other in cluster.databases if other != spec)
     cluster = replace(cluster, databases=(open_spec, *others), tcp=False)
@@ -107,8 +164,8 @@ def _place(settings: Settings) -> Iterator[RestorePlace]:
             state=spec.name,
             administer=cluster.superuser_dsn(),
             owner=lambda database: cluster.dsn(spec.owner, database),
-            queue=cluster.dsn(spec.owner, "queue"),
-            queue_users=("trace_queue",),
+            queue="",
+            queue_users=(),
             cluster=cluster,
         )
 
@@ -121,7 +178,7 @@ def _running(cluster: EmbeddedPostgres) -> Iterator[None]:
         while not asyncio.run(cluster.ready()):
             if process.poll() is not None:
                 raise PostgresError(
-                    f"the state cluster does not start ({cluster.last_words()}); "
+                    f"the {cluster.name} cluster does not start ({cluster.last_words()}); "
                     f"see {cluster.log_file}, or restore into a new home (--home)"
                 )
             time.sleep(0.1)
@@ -135,14 +192,16 @@ def _running(cluster: EmbeddedPostgres) -> Iterator[None]:
             process.wait()
 
 
-async def _restore(place: RestorePlace, dump: Dump, config: DispatcherConfig) -> Report:
+async def _restore(
+    place: RestorePlace, dump: Dump, config: DispatcherConfig, adjust: Adjust = _keep_as_it_is
+) -> Report:
     async with _connected(place.administer) as administrator:
         await _check_unused(administrator, place.state)
         dropped_leftovers = await leftovers.drop(administrator, place.state)
         try:
             await _make(administrator, place)
             _load(dump, place.owner(place.restored))
-            report = await _make_safe(place, dump, config)
+            report = await _make_safe(place, dump, config, adjust)
             async with _connected(place.queue):
                 pass  # better refused now than after the next step
             await _change_names(administrator, place)
@@ -158,7 +217,9 @@ async def _check_unused(administrator: Connection, state: str) -> None:
         "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend'", state
     )
     if sessions:
-        raise BackupError(f"the state database is still used ({sessions} sessions); stop every Dispatcher first")
+        raise BackupError(
+            f"the database {state} is still used ({sessions} sessions); stop every Dispatcher, worker and sink first"
+        )
 
 
 async def _make(administrator: Connection, place: RestorePlace) -> None:
@@ -182,7 +243,7 @@ def _load(dump: Dump, dsn: str) -> None:
         raise BackupError(f"{dump.file} cannot be loaded, and nothing was changed: {dumps.reason(ended)}")
 
 
-async def _make_safe(place: RestorePlace, dump: Dump, config: DispatcherConfig) -> Report:
+async def _make_safe(place: RestorePlace, dump: Dump, config: DispatcherConfig, adjust: Adjust) -> Report:
     """Prepares the loaded state to take the place of the other: migrations, rewind, wake-ups."""
     dsn = place.owner(place.restored)
     store = Store(dsn, size=2, name="state", command_timeout=600.0)
@@ -190,6 +251,7 @@ async def _make_safe(place: RestorePlace, dump: Dump, config: DispatcherConfig) 
     try:
         async with _connected(dsn) as restored:
             migrated = await _migrate(restored, dump)
+            await adjust(restored)
             async with _connected_if_there(place.owner(place.state)) as replaced:
                 rewound = await rewind(restored, store, replaced, config)
             wake_ups = await _wake(store, place.queue, config)
@@ -211,9 +273,9 @@ async def _make_safe(place: RestorePlace, dump: Dump, config: DispatcherConfig) 
     )
 
 
-async def _migrate(restored: Connection, dump: Dump) -> list[str]:
+async def _migrate(restored: Connection, dump: Dump, database: Database = "state") -> list[str]:
     try:
-        return await migrate(restored, migrations("state"))
+        return await migrate(restored, migrations(database))
     except MigrationError as error:
         raise BackupError(f"{dump.file} does not fit this release, and nothing was changed: {error}") from None
 
@@ -259,7 +321,9 @@ async def _change_names(administrator: Connection, place: RestorePlace) -> None:
                 await administrator.execute(f"ALTER DATABASE {quoted(place.state)} RENAME TO {quoted(place.replaced)}")
             await administrator.execute(f"ALTER DATABASE {quoted(place.restored)} RENAME TO {quoted(place.state)}")
     except asyncpg.ObjectInUseError:
-        raise BackupError("somebody has begun to use the state database; stop every Dispatcher first") from None
+        raise BackupError(
+            f"somebody has begun to use the database {place.state}; stop every Dispatcher, worker and sink first"
+        ) from None
 
 
 @contextlib.asynccontextmanager

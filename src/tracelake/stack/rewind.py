@@ -12,6 +12,8 @@ for something of the new one. So:
 - **Sequences** (event ids, the order of routing, publishes, outbox rows, the audit log) go on in the same way.
 - **Secrets of webhooks** stay those of now: one that was given up after a leak must not be good again, also if the dump
   is older than the webhook and it is deployed anew (`webhook_floors`).
+- **Revoked tokens** stay revoked, and tokens that were made since stay listed (`token_revocations`, `user_tokens`). If
+  the replaced state is lost, a token that was revoked after the dump is good again until it expires: rotate the keys.
 - **Wake-ups** are written for everything that is ready, since the queue is emptied.
 
 The state that is replaced tells all that, if it is what became of the dump. Where it is lost, numbers are moved on by
@@ -90,6 +92,22 @@ _KEEP_ROTATIONS = """
     FROM webhook_floors f
     WHERE f.org_id = w.org_id AND f.dag_name = w.dag_name AND f.job_name = w.job_name AND f.rotation > w.rotation"""
 
+_HAS_TOKENS = "SELECT to_regclass('public.token_revocations') IS NOT NULL AS there"
+_ROW_COLUMNS = "org, token_id, subject, role, dags, created_by, created_at, expires_at, revoked_at, revoked_by"
+_TOKENS = f"SELECT {_ROW_COLUMNS} FROM user_tokens"  # noqa: S608 - constants only
+_KEEP_TOKEN = f"""
+    INSERT INTO user_tokens ({_ROW_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+    ON CONFLICT (org, token_id) DO UPDATE SET revoked_at = excluded.revoked_at, revoked_by = excluded.revoked_by
+        WHERE user_tokens.revoked_at IS NULL"""  # noqa: S608 - constants only
+_REVOCATIONS = "SELECT org, kind, value, issued_until, revoked_by, expires_at FROM token_revocations"
+_KEEP_REVOCATION = """
+    INSERT INTO token_revocations AS r (org, kind, value, issued_until, revoked_by, expires_at)
+    VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (org, kind, value) DO UPDATE
+        SET issued_until = greatest(r.issued_until, excluded.issued_until),
+            expires_at = CASE WHEN r.expires_at IS NULL OR excluded.expires_at IS NULL THEN NULL
+                              ELSE greatest(r.expires_at, excluded.expires_at) END"""
+
 # Whatever a Dispatcher remembers of an org's edges is out of date.
 _EPOCH = "SELECT coalesce(max(routing_epoch), 0) AS epoch FROM orgs"
 _NEW_EPOCH = "UPDATE orgs SET routing_epoch = greatest(routing_epoch, $1) + $2"
@@ -104,6 +122,7 @@ class Rewound(msgspec.Struct, frozen=True, kw_only=True):
     attempts_moved: int
     sequences_moved: int
     webhook_secrets_kept: int
+    revocations_kept: int = 0
 
 
 class _Replaced:
@@ -137,12 +156,14 @@ async def rewind(
     ended = await _end_leases(store, config)
     attempts = await _move_attempts(restored, before)
     secrets = await _keep_rotations(restored, before)
+    revocations = await _keep_revocations(restored, before)
     return Rewound(
         continued=before.continued,
         leases_ended=ended,
         attempts_moved=attempts,
         sequences_moved=sequences,
         webhook_secrets_kept=secrets,
+        revocations_kept=revocations,
     )
 
 
@@ -217,3 +238,15 @@ async def _keep_rotations(restored: Connection, before: _Replaced) -> int:
     await restored.execute(_KEEP_FLOORS, *([row[name] for row in rotations] for name in names))
     tag = await restored.execute(_KEEP_ROTATIONS)
     return int(tag.rpartition(" ")[2])
+
+
+async def _keep_revocations(restored: Connection, before: _Replaced) -> int:
+    """Every revocation and every token of the replaced state, whether or not it descends from the dump: a token is good
+    by its signature, and that is of the same keys."""
+    has_tokens = await before.ask(_HAS_TOKENS)
+    if not has_tokens or not has_tokens[0]["there"]:  # a state of an older release
+        return 0
+    await restored.executemany(_KEEP_TOKEN, [tuple(row) for row in await before.ask(_TOKENS)])
+    revocations = await before.ask(_REVOCATIONS)
+    await restored.executemany(_KEEP_REVOCATION, [tuple(row) for row in revocations])
+    return len(revocations)

@@ -31,7 +31,10 @@ from tracelake.stack.store_security import write_security
 REGION = "us-east-1"
 """The region that SeaweedFS reports."""
 _IDENTITY = "platform"
-_VOLUME_MB = 1024
+_VOLUME_MB = 256
+_VOLUME_GROWTH = 2
+"""How many volumes a bucket gets at a time. The program makes no more than the free space could fill, so with its own
+choice (seven of 30 GB) the first buckets would leave no volume to the others on a disk with little room."""
 _SOCKETS = Path("/tmp")  # noqa: S108 - the program's own choice
 _PARTS = ("s3", "master", "volume", "filer")
 _INNER = 10_000
@@ -162,7 +165,12 @@ class EmbeddedObjectStore:
 
     def environment(self) -> dict[str, str]:
         """It looks for its security settings below HOME; nothing of a person's environment reaches it."""
-        return {"HOME": str(self.config_dir), "PATH": os.environ.get("PATH", ""), "GOMEMLIMIT": "512MiB"}
+        return {
+            "HOME": str(self.config_dir),
+            "PATH": os.environ.get("PATH", ""),
+            "GOMEMLIMIT": "512MiB",
+            "WEED_MASTER_VOLUME_GROWTH_COPY_1": str(_VOLUME_GROWTH),
+        }
 
     def ready(self) -> bool:
         """Whether S3 answers, and refuses anonymous requests."""

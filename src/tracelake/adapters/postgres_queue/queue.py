@@ -166,6 +166,18 @@ class PostgresQueue:
             await self._publishing.fetch(statements.RING, payload_for({row["queue"] for row in rows}))
         return sum(row["messages"] for row in rows)
 
+    async def discard(self, keys: Sequence[str]) -> int:
+        self._check_open()
+        rows = await self._publishing.fetch(statements.DISCARD, list(keys))
+        discarded: int = rows[0]["discarded"]
+        return discarded
+
+    async def discard_queue(self, queue: str, limit: int) -> int:
+        self._check_open()
+        rows = await self._publishing.fetch(statements.DISCARD_QUEUE, queue, limit)
+        discarded: int = rows[0]["discarded"]
+        return discarded
+
     async def close(self) -> None:
         """What was asked for before is finished; receivers that still wait get QueueUnavailableError."""
         self._closed = True

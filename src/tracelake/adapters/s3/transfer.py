@@ -17,7 +17,7 @@ from tracelake.model.backoff import Backoff
 from tracelake.model.prefixes import parse_uri
 from tracelake.ports import ObjectChangedError, ObjectExistsError, ObjectMeta, content_mismatch, hash_file
 
-_CHUNK = 8 * 1024 * 1024
+PART_BYTES = 8 * 1024 * 1024
 CREATE_BYTES = 64 * 1024 * 1024
 """Up to this size a file is one conditional PUT, which is held in memory. The client has no condition for uploads in
 parts: a larger file is protected by its name alone, which no other writer has."""
@@ -36,7 +36,7 @@ class S3Transfer:
             content = hashlib.sha256()
             with aside.open("wb") as target:
                 result = obstore.get(store, key, options={"if_match": meta.etag})
-                for chunk in result.stream(min_chunk_size=_CHUNK):
+                for chunk in result.stream(min_chunk_size=PART_BYTES):
                     target.write(chunk)
                     content.update(chunk)
             if aside.stat().st_size != meta.size:
@@ -56,7 +56,7 @@ class S3Transfer:
         size, digest = path.stat().st_size, hash_file(path)
         if size > CREATE_BYTES:
             try:
-                result = obstore.put(store, key, path, chunk_size=_CHUNK)
+                result = obstore.put(store, key, path, chunk_size=PART_BYTES)
             except BaseError as error:
                 raise unavailable(error) from error
             return ObjectMeta(uri, size, result["e_tag"] or "", digest)
@@ -87,7 +87,7 @@ class S3Transfer:
             result = obstore.get(store, key)
             if result.meta["size"] == path.stat().st_size:
                 with path.open("rb") as own:
-                    if all(own.read(len(chunk)) == bytes(chunk) for chunk in result.stream(min_chunk_size=_CHUNK)):
+                    if all(own.read(len(chunk)) == bytes(chunk) for chunk in result.stream(min_chunk_size=PART_BYTES)):
                         return result.meta["e_tag"] or ""
         except (BaseError, FileNotFoundError) as error:
             raise unavailable(error) from error

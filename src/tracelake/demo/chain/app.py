@@ -1,4 +1,4 @@
-"""The HTTP side: one path, POST, JSON in and JSON out; a limit on bodies, gzip for who asks, a cap on the pace."""
+"""The HTTP side: POST, JSON in and JSON out; a limit on bodies, gzip for who asks, a cap on the pace."""
 
 import gzip
 import math
@@ -11,6 +11,7 @@ from tracelake.demo.chain.rpc import Rpc
 MAX_BODY_BYTES = 8 * 1024 * 1024
 GZIP_FROM_BYTES = 4096
 GZIP_LEVEL = 1
+LIVE_PATH = "/live"
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -42,8 +43,12 @@ class RequestPace:
 class ChainApp:
     """An ASGI application. A request is answered in one step, without waiting for anything but its body."""
 
-    def __init__(self, rpc: Rpc, *, pace: RequestPace | None = None, compress: bool = True) -> None:
+    def __init__(
+        self, rpc: Rpc, *, live: Rpc | None = None, pace: RequestPace | None = None, compress: bool = True
+    ) -> None:
+        """`live`: answers at the path /live. Every other path is that of the recording."""
         self._rpc = rpc
+        self._live = live
         self._pace = pace
         self._compress = compress
 
@@ -62,7 +67,8 @@ class ChainApp:
         if body is None:
             await _plain(send, 413, f"A body has at most {MAX_BODY_BYTES} bytes.", (b"connection", b"close"))
             return
-        answer = self._rpc.answer(body)
+        rpc = self._live if self._live is not None and scope["path"] == LIVE_PATH else self._rpc
+        answer = rpc.answer(body)
         if answer is None:
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body", "body": b""})

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from tracelake.demo.chain.contracts import call_contract, code_of
 from tracelake.demo.chain.filters import parse_filter
 from tracelake.demo.chain.head import Visible
 from tracelake.demo.chain.rpc import INVALID_PARAMS, LIMIT_EXCEEDED, SERVER_ERROR, ChainRpcError, Method
@@ -29,11 +30,13 @@ class Methods:
     def table(self) -> dict[str, Method]:
         return {
             "eth_blockNumber": self.block_number,
+            "eth_call": self.call,
             "eth_chainId": self.chain_id,
             "eth_getBlockByHash": self.block_by_hash,
             "eth_getBlockByNumber": self.block_by_number,
             "eth_getBlockReceipts": self.block_receipts,
             "eth_getBlockTransactionCountByNumber": self.transaction_count,
+            "eth_getCode": self.code,
             "eth_getLogs": self.logs,
             "eth_getTransactionByHash": self.transaction,
             "eth_getTransactionReceipt": self.receipt,
@@ -89,6 +92,20 @@ class Methods:
     def receipt(self, params: list[Any]) -> bytes:
         place = self._place(params)
         return NULL if place is None else self._store.receipt(*place)
+
+    def call(self, params: list[Any]) -> bytes:
+        _expect(params, 2)
+        self._check_state(params[1])
+        return call_contract(self._store.chain_id, params[0])
+
+    def code(self, params: list[Any]) -> bytes:
+        _expect(params, 2)
+        self._check_state(params[1])
+        return code_of(self._store.chain_id, params[0])
+
+    def _check_state(self, block: Any) -> None:
+        if self._named(block) is None:
+            raise ChainRpcError(SERVER_ERROR, "header not found")
 
     def logs(self, params: list[Any]) -> bytes:
         _expect(params, 1)

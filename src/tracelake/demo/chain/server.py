@@ -5,6 +5,13 @@
 prints one line of JSON with its URL when it is ready. It ends on SIGTERM or SIGINT, and, when its standard input is a
 pipe, as soon as that is closed: whoever started it need not survive to end it. A line `head 1200` on that pipe shows
 1200 blocks from then on.
+
+With `--live` the same chain is served at /live as well, and moves by calls that no node has:
+
+    curl -d '{"jsonrpc": "2.0", "id": 1, "method": "demo_setHead", "params": [2399]}' http://127.0.0.1:PORT/live
+    curl -d '{"jsonrpc": "2.0", "id": 1, "method": "demo_reorg", "params": [12]}' http://127.0.0.1:PORT/live
+
+The first makes block 2399 the newest one, the second replaces the newest 12 blocks by others.
 """
 
 import argparse
@@ -28,6 +35,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from tracelake.demo.chain.app import ChainApp, RequestPace
 from tracelake.demo.chain.head import Visible
 from tracelake.demo.chain.methods import Methods
+from tracelake.demo.chain.orders import Orders
 from tracelake.demo.chain.recording import Recording, RecordingError
 from tracelake.demo.chain.rpc import Rpc
 from tracelake.demo.chain.store import ChainStore
@@ -100,6 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.requests_per_second is not None and options.workers > 1:
         parser.error("--requests-per-second is kept by one process: leave --workers at 1")
+    if options.live and options.workers > 1:
+        parser.error("--live changes the chain of one process: leave --workers at 1")
     try:
         recording = Recording(options.recording)
         store = ChainStore.load(recording, chain_id=recording.head.chain_id, client=recording.head.client)
@@ -112,13 +122,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.exit(1, f"Port {options.port} cannot be used: {reason}. Take another, or 0 for a free one.\n")
     visible = Visible(options.head or len(store.blocks), of=len(store.blocks))
     pace = RequestPace(options.requests_per_second) if options.requests_per_second else None
-    app = ChainApp(Rpc(Methods(store, visible).table()), pace=pace, compress=not options.no_gzip)
+    live = _live_rpc(store.copy(), visible.count) if options.live else None
+    app = ChainApp(Rpc(Methods(store, visible).table()), live=live, pace=pace, compress=not options.no_gzip)
     children, is_parent, alive = _fork(options.workers - 1)
     uvloop.run(_serve(ChainServer(app, sock), visible, options, store, is_parent=is_parent, alive=alive))
     for child in children:
         os.kill(child, signal.SIGTERM)
         os.waitpid(child, 0)
     return 0
+
+
+def _live_rpc(store: ChainStore, blocks: int) -> Rpc:
+    visible = Visible(blocks, of=len(store.blocks))
+    return Rpc(Methods(store, visible).table() | Orders(store, visible).table())
 
 
 async def _serve(
@@ -211,6 +227,7 @@ def _parser() -> argparse.ArgumentParser:
         help="answer HTTP requests (a batch is one) beyond it with 429 and Retry-After",
     )
     parser.add_argument("--workers", type=_workers, default=1, help="processes that serve (default: 1)")
+    parser.add_argument("--live", action="store_true", help="serve it also at /live, where its head can be moved")
     parser.add_argument("--no-gzip", action="store_true", help="send plain answers also to who takes gzip")
     return parser
 

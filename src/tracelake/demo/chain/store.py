@@ -48,6 +48,14 @@ class ChainStore:
             store.append(recorded.block, recorded.receipts)
         return store
 
+    def copy(self) -> "ChainStore":
+        """The same chain, to be changed by itself. The answers are shared."""
+        other = ChainStore(chain_id=self.chain_id, client=self.client)
+        other.blocks = self.blocks.copy()
+        other.by_hash = self.by_hash.copy()
+        other.of_transaction = self.of_transaction.copy()
+        return other
+
     def append(self, block: Json, receipts: Sequence[Json]) -> None:
         self._index(len(self.blocks), self._stored(block, receipts))
 
@@ -58,6 +66,20 @@ class ChainStore:
         for transaction in old.transactions:
             self.of_transaction.pop(transaction, None)
         self._index(number, self._stored(block, receipts))
+
+    def rename(self, number: int, hashes: Mapping[str, str]) -> None:
+        """Put other hashes of blocks in the place of those that a block has in its answers."""
+        old = self.blocks[number]
+
+        def renamed(body: bytes) -> bytes:
+            for before, after in hashes.items():
+                body = body.replace(before.encode(), after.encode())
+            return body
+
+        del self.by_hash[old.hash]
+        logs = tuple(StoredLog(log.address, log.topics, renamed(log.body)) for log in old.logs)
+        answers = {name: renamed(getattr(old, name)) for name in ("full", "brief", "receipts")}
+        self._index(number, msgspec.structs.replace(old, hash=hashes[old.hash], logs=logs, **answers))
 
     def _index(self, number: int, stored: StoredBlock) -> None:
         self.blocks[number : number + 1] = [stored]
