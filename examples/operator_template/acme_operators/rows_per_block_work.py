@@ -1,8 +1,9 @@
-"""rows_per_block counts the rows of each block. Copy it to src/tracelake/spark/operators/rows_per_block.py."""
+"""The work of `rows_per_block`: it counts the rows of each block. Workers import it with the first task."""
 
 from tracelake.catalogue.context import NonRetryableError, OperatorResult
-from tracelake.catalogue.rows_per_block import RowsPerBlockConfig
 from tracelake.spark.work import SparkWork
+
+from acme_operators.rows_per_block import RowsPerBlockConfig
 
 
 def run(work: SparkWork) -> OperatorResult:
