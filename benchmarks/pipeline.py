@@ -9,7 +9,7 @@ from the trigger to the last row. Both have run before, but not on the longest c
 rows of both are compared. Readings are interleaved. The last line is one JSON object:
 
 - `vs_script_ratio`: our seconds over the script's, the median of pairs, with quartiles; `_10x` and `_100x`: on the
-  longer chains, whose units have `SIZES` blocks.
+  longer chains, whose units have `SIZES` blocks and whose summaries are by `GRAINS`.
 - `cpu_ratio`: CPU seconds of all our processes over those of the script.
 
 `--profile` prints for each job what an attempt takes and what Spark does for it, and CPU seconds by program; then, from
@@ -31,12 +31,14 @@ from typing import Any, Self
 from benchmarks.support.ingest_peer import find_cryo
 from benchmarks.support.options import Scale, make_parser, parse, say
 from benchmarks.support.pipeline_profile import profile_operators
-from benchmarks.support.pipeline_stack import PipelineStack
+from benchmarks.support.pipeline_stack import ChainCut, PipelineStack
 from benchmarks.support.stats import Series, ratio
 
 BLOCKS = 4000
 SIZES = {1: 2000, 10: 10_000, 100: 50_000}
 """Blocks of a unit, by repetitions of the chain."""
+GRAINS = {1: "day", 10: "week", 100: "month"}
+"""Windows of the summary, likewise: the chain has 88 hours, so it has 4, 6 or 13 of them."""
 
 
 @dataclass(frozen=True)
@@ -100,15 +102,15 @@ class Comparison:
         self._url = url
         self._scratch = scratch
 
-    async def run_ours(self, sides: Sides, blocks: int, size: int) -> dict[str, int]:
-        reading = await self._stack.run(blocks, size)
+    async def run_ours(self, sides: Sides, cut: ChainCut) -> dict[str, int]:
+        reading = await self._stack.run(cut)
         sides.ours.values.append(reading.seconds)
         sides.our_cpu.values.append(reading.cpu)
         return reading.rows
 
-    async def run_script(self, sides: Sides, blocks: int, size: int) -> dict[str, int]:
+    async def run_script(self, sides: Sides, cut: ChainCut) -> dict[str, int]:
         directory = Path(tempfile.mkdtemp(dir=self._scratch))
-        order = {"url": self._url, "blocks": blocks, "size": size, "directory": str(directory)}
+        order = {"url": self._url, "blocks": cut.blocks, "size": cut.size, "directory": str(directory)}
         answer = await asyncio.to_thread(self._script.answer, order)
         shutil.rmtree(directory)
         sides.script.values.append(answer["seconds"])
@@ -116,20 +118,20 @@ class Comparison:
         rows: dict[str, int] = answer["rows"]
         return rows
 
-    async def run_pair(self, sides: Sides, blocks: int, size: int, *, ours_first: bool) -> dict[str, int]:
+    async def run_pair(self, sides: Sides, cut: ChainCut, *, ours_first: bool) -> dict[str, int]:
         """Run both, and return the rows of each table, which must be the same."""
         runs = [self.run_ours, self.run_script]
-        first, second = [await run(sides, blocks, size) for run in (runs if ours_first else reversed(runs))]
+        first, second = [await run(sides, cut) for run in (runs if ours_first else reversed(runs))]
         if first != second:
             raise RuntimeError(f"the tables differ: {first} and {second}")
         return first
 
-    async def measure(self, pairs: int, warm: int, blocks: int, size: int) -> Sides:
+    async def measure(self, pairs: int, warm: int, cut: ChainCut) -> Sides:
         for _ in range(warm):
-            await self.run_pair(Sides(), blocks, size, ours_first=True)
+            await self.run_pair(Sides(), cut, ours_first=True)
         sides = Sides()
         for number in range(pairs):
-            rows = await self.run_pair(sides, blocks, size, ours_first=number % 2 == 0)
+            rows = await self.run_pair(sides, cut, ours_first=number % 2 == 0)
             if not number:
                 say("both made " + ", ".join(f"{count:,} {name}" for name, count in rows.items()))
             latest = f"ours {sides.ours.values[-1]:.2f} s, script {sides.script.values[-1]:.2f} s"
@@ -140,20 +142,21 @@ class Comparison:
 async def compare(load: Load, python: Path, *, profile: bool) -> dict[str, Any]:
     figures: dict[str, Any] = {"benchmark": "pipeline"}
     for times, pairs in load.pairs.items():
-        blocks, size = load.blocks * times, min(SIZES[times], load.blocks * times)
-        say(f"{blocks:,} blocks in units of {size:,}:")
+        blocks = load.blocks * times
+        cut = ChainCut(blocks, min(SIZES[times], blocks), GRAINS[times])
+        say(f"{blocks:,} blocks in units of {cut.size:,}, summed up by {cut.grain}:")
         server = [sys.executable, "-m", "benchmarks.support.repeated_chain", "--times", str(times)]
         script = [str(python), str(Path(__file__).parent / "support" / "pipeline_script.py")]
         with tempfile.TemporaryDirectory(prefix="trace-bench-") as scratch, Child(server) as chain:
             url = (await asyncio.to_thread(chain.answer))["url"]
             with Child(script) as peer, PipelineStack(url) as stack:
                 comparison = Comparison(stack, peer, url, Path(scratch))
-                sides = await comparison.measure(pairs, load.warm[times], blocks, size)
+                sides = await comparison.measure(pairs, load.warm[times], cut)
                 if profile:
                     await tell_profile(stack)
             if profile and times == 1:
                 figures["profile"] = profile_operators(
-                    Path(scratch), url, size, warm=load.warm[1], rounds=load.profile_rounds
+                    Path(scratch), url, cut.size, warm=load.warm[1], rounds=load.profile_rounds
                 )
         ratios = ratio(sides.ours, sides.script)
         name = "" if times == 1 else f"_{times}x"

@@ -12,6 +12,9 @@ JSON object.
 - `publish_to_visible_p50_ms`, `_p99_ms`: batches of 20 rows, one at a time, from the call of buffer-publish until
   another connection sees a row of it. The writer is an always_on source, whose batches go to the sinks at once.
 - `small_batches_per_s`: such batches published at once, until the last of them is there.
+- `swap_rows_per_s`: a table of these rows whose writer changed: the rows of the new one take the place of all old ones.
+  `copy_rows_per_s`: one INSERT of the same rows into an empty table with the same key. `swap_ratio`: the median of the
+  pairs' ratios.
 """
 
 import asyncio
@@ -26,6 +29,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from benchmarks.support.options import make_parser, parse, say
 from benchmarks.support.routing_stack import RoutingStack, job_id
@@ -142,6 +146,7 @@ class Large:
             run(f"DROP TABLE {quoted(table_name(dataset.dataset_uuid))} CASCADE")
             run(f"DROP TABLE {quoted(hidden_name(dataset.dataset_uuid))}")
             run("DELETE FROM buffer_parts WHERE dataset_uuid = $1::text::uuid", str(dataset.dataset_uuid))
+            run("DELETE FROM buffer_changes WHERE dataset_uuid = $1::text::uuid", str(dataset.dataset_uuid))
             run("DELETE FROM buffer_commits WHERE dataset_uuid = $1::text::uuid", str(dataset.dataset_uuid))
 
     async def _measure(self, load: Callable[[BufferedDataset, str, list[BufferBatch]], list[Any]]) -> float:
@@ -166,9 +171,65 @@ class Large:
 
         return await self._measure(ingest)
 
+    async def by_swap(self) -> float:
+        """The rows of one writer in the table, those of another beside them; then the other is the active one."""
+        dataset, batches = self.fresh()
+        old, new = UUID(int=5), UUID(int=6)
+        dataset = msgspec.structs.replace(dataset, on_change="rebuild", writers=[old], revision=1)
+        self.store.follow(dataset)
+        for number, node_id in enumerate((old, new)):
+            loaded = [
+                Loaded(
+                    msgspec.structs.replace(
+                        batch,
+                        publish_id=uuid4(),
+                        publish_seq=batch.publish_seq + number * len(batches),
+                        unit=BatchUnit(node_id=node_id, unit=f"p:{batch.publish_seq}", batches=1),
+                    ),
+                    rows.num_rows,
+                )
+                for batch, rows in zip(batches, self.arrow, strict=True)
+            ]
+            arrow = [_numbered(rows, number * len(batches)) for rows in self.arrow]
+            staging = self.store.open_staging(dataset)
+            self.store.load(staging, arrow)
+            self.store.commit_staged(dataset, staging, loaded)
+            self.store.drop_staging(staging)
+        began = time.perf_counter()
+        assert self.store.follow(msgspec.structs.replace(dataset, writers=[new], revision=2))
+        lasted = time.perf_counter() - began
+        self.forget(dataset)
+        return self.rows / lasted
+
+    async def by_copy(self) -> float:
+        dataset, batches = self.fresh()
+        staging = self.store.open_staging(dataset)
+        self.store.load(staging, self.arrow)
+        loaded = [Loaded(batch, rows.num_rows) for batch, rows in zip(batches, self.arrow, strict=True)]
+        self.store.commit_staged(dataset, staging, loaded)
+        self.store.drop_staging(staging)
+        table = quoted(table_name(dataset.dataset_uuid))
+        with self.store._transaction() as run:
+            run(f"CREATE TABLE copied (LIKE {table} INCLUDING INDEXES)")
+        began = time.perf_counter()
+        with self.store._transaction() as run:
+            run(f"INSERT INTO copied SELECT * FROM {table}")
+        lasted = time.perf_counter() - began
+        with self.store._transaction() as run:
+            run("DROP TABLE copied")
+        self.forget(dataset)
+        return self.rows / lasted
+
     def close(self) -> None:
         self.store.close()
         self.shared.close()
+
+
+def _numbered(rows: pa.RecordBatch, offset: int) -> pa.RecordBatch:
+    """The same rows in batches with other numbers."""
+    index = rows.schema.get_field_index("_publish_seq")
+    numbers = pc.add(rows.column(index), pa.scalar(offset, rows.schema.field(index).type))
+    return rows.set_column(index, rows.schema.field(index), numbers)
 
 
 class Small:
@@ -289,9 +350,12 @@ async def measure(rows: int, pairs: int, batches: int) -> dict[str, Any]:
             await large.by_sink()  # warm
             subjects: dict[str, Callable[[], Awaitable[float]]] = {"sink": large.by_sink, "adbc": large.by_adbc}
             series = await interleave(subjects, pairs, say)
+            swaps: dict[str, Callable[[], Awaitable[float]]] = {"swap": large.by_swap, "copy": large.by_copy}
+            swapped = await interleave(swaps, pairs, say)
         finally:
             large.close()
     share = ratio(series["sink"], series["adbc"])
+    swap_share = ratio(swapped["swap"], swapped["copy"])
     return {
         "rows_per_s": round(series["sink"].median),
         "adbc_rows_per_s": round(series["adbc"].median),
@@ -300,6 +364,10 @@ async def measure(rows: int, pairs: int, batches: int) -> dict[str, Any]:
         "publish_to_visible_p50_ms": round(percentile(waits, 0.5), 1),
         "publish_to_visible_p99_ms": round(percentile(waits, 0.99), 1),
         "small_batches_per_s": round(sorted(rates)[1], 1),
+        "swap_rows_per_s": round(swapped["swap"].median),
+        "copy_rows_per_s": round(swapped["copy"].median),
+        "swap_ratio": round(swap_share.median, 3),
+        "swap_spread": swap_share.spread,
         "rows": rows,
         "pairs": pairs,
     }

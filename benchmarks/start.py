@@ -30,7 +30,7 @@ from benchmarks.support.options import Scale, parse_scale, say
 from benchmarks.support.start_parts import measure_parts
 from benchmarks.support.start_stack import Memory, StartedStack
 from benchmarks.support.stats import Series, ratio
-from tracelake.client.stack import Stack
+from tracelake.client.stack import LocalStack
 from tracelake.settings.home import Home, private_directory, write_private
 
 IDLE_SECONDS = 5
@@ -51,7 +51,7 @@ class StartReadings:
 
 
 class StartRounds:
-    def __init__(self, home: Path, stack: Stack) -> None:
+    def __init__(self, home: Path, stack: LocalStack) -> None:
         self._home = home
         self._stack = stack
         self.readings = StartReadings()

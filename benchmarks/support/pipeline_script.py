@@ -38,10 +38,9 @@ UNION ALL SELECT 'log_index', block_number FROM logs GROUP BY block_number
     HAVING min(log_index) <> 0 OR max(log_index) <> count(*) - 1 OR count(DISTINCT log_index) <> count(*)
 """
 FLOWS = """
-SELECT t.block_number // {size} AS unit, date_trunc('hour', to_timestamp(b.timestamp)) AS hour,
-       lower(hex(t.token)) AS token, t.standard, count(*) AS transfers,
-       count(DISTINCT t.from_address) AS senders, sum(t.amount_f64) AS amount
-FROM transfers t JOIN blocks b USING (block_number) GROUP BY ALL ORDER BY unit, hour, token
+SELECT date_trunc('hour', to_timestamp(b.timestamp)) AS hour, lower(hex(t.token)) AS token, t.standard,
+       count(*) AS transfers, count(DISTINCT t.from_address) AS senders, sum(t.amount_f64) AS amount
+FROM transfers t JOIN blocks b USING (block_number) GROUP BY ALL ORDER BY hour, token, t.standard
 """
 LARGE = """
 WITH erc20 AS (SELECT *, block_number // {size} AS unit FROM transfers WHERE standard = 'erc20'),

@@ -20,7 +20,7 @@ import asyncpg
 import msgspec
 
 from benchmarks.support.ingest_chain import cpu_seconds_below
-from tracelake.client.stack import Stack
+from tracelake.client.stack import LocalStack
 from tracelake.client.user import UserClient
 from tracelake.model.buffered import view_names
 from tracelake.settings.home import Home, private_directory, write_private
@@ -30,8 +30,21 @@ from tracelake.wire.jobs import BlockRange, TriggerRequest
 
 DAG_FILE = Path(__file__).parents[2] / "examples" / "token_flows" / "flows.yaml"
 OPERATOR_JOBS = ("ingest", "check", "decode", "summarise", "by_token", "by_sender")
+_WINDOW_JOB = "summarise"
+"""The job that computes windows of time, each as its blocks come; the others compute units of blocks."""
 _READING_SECONDS = 1800
 _LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class ChainCut:
+    """How a chain is cut into work."""
+
+    blocks: int
+    size: int
+    """Blocks of a unit."""
+    grain: str
+    """The windows of the summary."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +81,7 @@ class PipelineStack:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError("the stack did not start; see its messages above")
-        self._stack = msgspec.json.decode(line, type=Stack)
+        self._stack = msgspec.json.decode(line, type=LocalStack)
         return self
 
     def __exit__(
@@ -79,17 +92,17 @@ class PipelineStack:
         self._process.wait(60)
         shutil.rmtree(self.home, ignore_errors=True)
 
-    async def run(self, blocks: int, size: int) -> PipelineReading:
+    async def run(self, cut: ChainCut) -> PipelineReading:
         """Deploys the DAG under a new name, then measures from the trigger to the last row in the table."""
         self._number += 1
         dag = f"token_flows_{self._number}"
         client = UserClient.of_stack(self._stack)
         state = await asyncpg.connect(self._dsn("state"))
         try:
-            await client.call(routes.DEPLOY, self._document(dag, size).encode(), dag=dag, activate=True)
-            tasks = 1 + len(OPERATOR_JOBS) * -(-blocks // size)
+            await client.call(routes.DEPLOY, self._document(dag, cut).encode(), dag=dag, activate=True)
+            tasks = 1 + (len(OPERATOR_JOBS) - 1) * -(-cut.blocks // cut.size)
             cpu, began = self._cpu(), time.perf_counter()
-            order = TriggerRequest(range=BlockRange(start=0, end=blocks - 1))
+            order = TriggerRequest(range=BlockRange(start=0, end=cut.blocks - 1))
             await client.call(routes.TRIGGER, order, dag=dag, job="backfill")
             await self._wait(state, dag, tasks)
             seconds = time.perf_counter() - began
@@ -139,35 +152,40 @@ class PipelineStack:
     def _dsn(self, database: str) -> str:
         return (self.home / "secrets" / f"{database}.dsn").read_text().strip()
 
-    def _document(self, dag: str, size: int) -> str:
+    def _document(self, dag: str, cut: ChainCut) -> str:
         """The example, with names of its own: a unit that is there is not made again."""
         text = DAG_FILE.read_text()
         text = text.replace("name: token_flows\n", f"name: {dag}\n", 1)
-        text = re.sub(r"config: \{size: \d+\}", f"config: {{size: {size}}}", text)
+        text = re.sub(r"config: \{size: \d+\}", f"config: {{size: {cut.size}}}", text)
+        text = re.sub(r"grain: \w+", f"grain: {cut.grain}", text)
         head, publish = text.split("\npublish:\n")
         return head + "\npublish:\n" + re.sub(r"(?m)^  (\w+):", rf"  \1_{self._number}:", publish)
 
     async def _wait(self, state: "asyncpg.Connection[asyncpg.Record]", dag: str, tasks: int) -> None:
-        query = """SELECT count(*) AS tasks, count(*) FILTER (WHERE t.status = 'Completed') AS done,
+        query = """SELECT count(*) FILTER (WHERE t.finished_at IS NULL) AS open,
+                          count(*) FILTER (WHERE t.status = 'Completed' AND v.job_name <> $2) AS done,
                           max(t.error) FILTER (WHERE t.status = 'Failed') AS error
                    FROM tasks t JOIN dag_version_jobs v ON v.job_id = t.job_id
                    JOIN dags d ON d.active_version = v.dag_version_id WHERE d.dag_name = $1"""
-        waiting = "SELECT EXISTS (SELECT FROM buffer_publishes WHERE committed_at IS NULL)"
+        waiting = """SELECT EXISTS (SELECT FROM buffer_publishes WHERE committed_at IS NULL)
+                            OR EXISTS (SELECT FROM pending_units WHERE due OR waits_for IS NOT NULL)"""
         deadline = time.monotonic() + _READING_SECONDS
         while time.monotonic() < deadline:
-            row = await state.fetchrow(query, dag)
+            row = await state.fetchrow(query, dag, _WINDOW_JOB)
             assert row is not None
             if row["error"] is not None:
                 raise RuntimeError(f"a task failed: {row['error']}")
-            if row["done"] >= tasks and not await state.fetchval(waiting):
+            if row["done"] >= tasks and not row["open"] and not await state.fetchval(waiting):
                 return
             await asyncio.sleep(_LOOK_SECONDS)
         raise RuntimeError(f"the DAG does not end: {dict(row or {})}")
 
     async def _rows(self, state: "asyncpg.Connection[asyncpg.Record]", dag: str) -> dict[str, int]:
         rows = await state.fetch(
-            """SELECT v.job_name, t.result FROM tasks t JOIN dag_version_jobs v ON v.job_id = t.job_id
-               JOIN dags d ON d.active_version = v.dag_version_id WHERE d.dag_name = $1""",
+            """SELECT DISTINCT ON (v.job_name, t.unit_start) v.job_name, t.result
+               FROM tasks t JOIN dag_version_jobs v ON v.job_id = t.job_id
+               JOIN dags d ON d.active_version = v.dag_version_id WHERE d.dag_name = $1
+               ORDER BY v.job_name, t.unit_start, t.finished_at DESC""",
             dag,
         )
         counts: dict[str, int] = defaultdict(int)

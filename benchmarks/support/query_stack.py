@@ -17,7 +17,7 @@ from benchmarks.support.stack import BenchStack, Clients
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.adapters.shared_secrets import utc_now
 from tracelake.client.query import QueryClient
-from tracelake.client.stack import Stack
+from tracelake.client.stack import LocalStack
 from tracelake.client.user import UserClient
 from tracelake.rows.reader import BatchReader
 from tracelake.settings import Settings
@@ -99,8 +99,8 @@ class QueryStack(BenchStack):
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     @property
-    def stack(self) -> Stack:
-        return msgspec.convert(self.info, Stack)
+    def stack(self) -> LocalStack:
+        return msgspec.convert(self.info, LocalStack)
 
     @property
     def settings(self) -> Settings:

@@ -17,7 +17,7 @@ import asyncpg
 import msgspec
 
 from benchmarks.support.stack import BenchStack
-from tracelake.client.stack import Stack
+from tracelake.client.stack import LocalStack
 from tracelake.client.user import UserClient
 from tracelake.settings.home import Home
 from tracelake.stack.machine import wrap
@@ -143,7 +143,7 @@ class RoutingStack(BenchStack):
             self._worker = None
 
     def user(self) -> UserClient:
-        return UserClient.of_stack(msgspec.convert(self.info, Stack))
+        return UserClient.of_stack(msgspec.convert(self.info, LocalStack))
 
     async def deploy(self, *documents: str) -> None:
         """Each by the user API; active when this returns, since nothing has a history yet."""

@@ -44,6 +44,7 @@ def _environment() -> dict[str, str]:
 
 class BenchStack:
     query_service = False
+    workers = False
 
     def __init__(self, **settings: str) -> None:
         self._settings = settings
@@ -69,7 +70,7 @@ class BenchStack:
                     "up",
                     "--home",
                     str(self.home),
-                    "--no-workers",
+                    *(() if self.workers else ("--no-workers",)),
                     "--json",
                     f"--set=query_service={str(self.query_service).lower()}",
                     "--set=runner=false",

@@ -12,7 +12,7 @@ import msgspec
 
 from tracelake.processes.parts import plan_parts
 from tracelake.settings import Settings
-from tracelake.settings.home import Stack
+from tracelake.settings.home import LocalStack
 from tracelake.stack import listeners
 from tracelake.stack.clusters import Clusters, plan_object_store
 from tracelake.stack.kept_ports import read_ports
@@ -24,7 +24,7 @@ _START_SECONDS = 120.0
 _STOP_SECONDS = 60.0
 
 
-async def measure_parts(home: Path, stack: Stack) -> dict[str, float]:
+async def measure_parts(home: Path, stack: LocalStack) -> dict[str, float]:
     """Seconds of each part, in a home whose databases exist. `stack` is what an earlier run wrote there.
 
     The worker starts without Java. What `trace up` prepares before a start is not counted.

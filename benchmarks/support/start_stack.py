@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from benchmarks.support.ingest_chain import cpu_seconds_below, processes_below
-from tracelake.client.stack import Stack
+from tracelake.client.stack import LocalStack
 from tracelake.client.user import UserClient
 from tracelake.stack.machine import wrap
 from tracelake.wire import routes
@@ -93,7 +93,7 @@ class StartedStack:
         if not line:
             raise RuntimeError("the stack did not start; see its messages above")
         self.ready_cpu = self.cpu_seconds()
-        self.info = msgspec.json.decode(line, type=Stack)
+        self.info = msgspec.json.decode(line, type=LocalStack)
         return self
 
     def __exit__(

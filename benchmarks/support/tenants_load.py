@@ -20,7 +20,7 @@ import msgspec
 import uvloop
 
 from benchmarks.support.stack import BenchStack, Clients
-from tracelake.client.stack import Stack
+from tracelake.client.stack import LocalStack
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire import routes
@@ -180,7 +180,7 @@ class BusyOrg:
 
 async def main(home: Path, info: dict[str, Any], size: int, dry_runs: int) -> None:
     clients = BenchStack.attached(home, info).clients()
-    user = UserClient.of_stack(msgspec.convert(info, Stack))
+    user = UserClient.of_stack(msgspec.convert(info, LocalStack))
     busy = BusyOrg(clients, user, document=large_document(size), dry_runs=dry_runs)
     await busy.prepare()
     print("ready", flush=True)
