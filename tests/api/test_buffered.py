@@ -8,7 +8,7 @@ import pytest
 from tests.api.support import User
 from tests.sink.flow import DAG, BufferFlow
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.sink import ddl
+from tracelake.storage import table_ddl
 
 _orgs = itertools.count()
 
@@ -117,7 +117,7 @@ def test_a_dataset_tells_how_its_table_is_kept(flow: BufferFlow, user: User) -> 
     table = detail["table"]
     assert (table["max_queue_depth"], table["max_queue_age_seconds"], table["last_commit"]) == (50, 120, 3)
     assert "committed_at" in table
-    assert table["view"] == ddl.view_name(flow.dataset).replace('"', "")
+    assert table["view"] == table_ddl.view_name(flow.dataset).replace('"', "")
     assert detail["dataset"]["writers"] == ["transfers/left", "transfers/right"]
     assert [row["commits"] for row in detail["generations"]] == [3]
     assert user.get("/v1/datasets/transfers__head_0")["dataset"]["writers"] == ["transfers/head"]

@@ -13,7 +13,18 @@ from tests.api.support import World
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.state import FINISHED_TASKS, ROUTED_EVENTS
 from tracelake.dispatcher.buffers import dead_batches
-from tracelake.dispatcher.views import commits, dags, datasets, events, files, jobs, lineage, tasks
+from tracelake.dispatcher.views import (
+    commits,
+    dags,
+    datasets,
+    events,
+    failures,
+    files,
+    jobs,
+    lineage,
+    tasks,
+    trigger_progress,
+)
 from tracelake.model.ids import new_id
 
 ROWS = 20_000
@@ -68,6 +79,15 @@ def statements(world: World) -> dict[str, tuple[str, tuple[Any, ...]]]:
         "event rows": (events._ROWS, ([world.ticks.dataset_uuid], [7])),
         "dags": (dags._DAGS, (world.org_id,)),
         "jobs": (jobs._JOBS, (version[0][0],)),
+        "done tasks": (jobs._DONE, (some, 200)),
+        "failed tasks": (failures._NEWEST, (some, least, datetime.now(UTC))),
+        "number of failed tasks": (failures._COUNT, (some, least, datetime.now(UTC))),
+        "open tasks of a trigger": (trigger_progress._OPEN, (some, new_id(), datetime.now(UTC))),
+        "tasks of a trigger": (trigger_progress._MADE, (some, new_id(), datetime.now(UTC))),
+        "renewed tasks": (trigger_progress._RENEWED, ([world.fetch_node], 7, datetime.now(UTC))),
+        "returning tasks": (trigger_progress._RETURNING, (some, [world.fetch_node])),
+        "events without tasks": (trigger_progress._BEHIND, ([world.fetch_node], 7)),
+        "batches of a trigger": (trigger_progress._BATCHES, (some, datetime.now(UTC))),
         "edges": (jobs._EDGES, ([world.fetch_node],)),
         "datasets": (datasets._DATASETS, (world.org_id, None)),
         "generations": (datasets._GENERATIONS, (world.blocks.dataset_uuid, False)),

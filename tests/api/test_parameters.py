@@ -29,10 +29,13 @@ BAD = {
     "dry_run": ["", "1", "True", "yes"],
     "activate": ["", "1", "FALSE"],
     "bundle_id": ["", "x", NOWHERE[:-1], "1"],
+    "key": ["", "a" * 201, "%00"],
+    "across": ["", "1", "True"],
+    "current": ["", "1", "True"],
 }  # fmt: skip
 _BAD_UUIDS = ["", "x", NOWHERE[:-1], "{" + NOWHERE + "}", "1"]
-BAD_CURSORS = {"/v1/tasks": _BAD_UUIDS, "/v1/query-audit": _BAD_UUIDS, "/v1/udf/bundles": _BAD_UUIDS}
-REQUIRED = {"/v1/datasets/{name}/content": (f"version={NOWHERE}", "revision=1")}
+BAD_CURSORS = dict.fromkeys(("/v1/tasks", "/v1/query-audit", "/v1/udf/bundles", "/v1/tokens"), _BAD_UUIDS)
+REQUIRED = {"/v1/datasets/{name}/content": (f"version={NOWHERE}", "revision=1"), "/v1/triggers": ("key=k",)}
 """Good values, beside those that are looked at."""
 ROUTES = [route for route in routes_of(Listener.PUBLIC) if route.principal is Principal.USER]
 
@@ -44,7 +47,7 @@ def user(harness: DispatcherHarness) -> User:
 
 def url(path: str) -> str:
     names = {"dag": "nowhere", "job": "nothing", "name": "none_such", "number": 1, "delivery_id": "x"}
-    return path.format(**names, task_id=NOWHERE, publish_id=NOWHERE, bundle_id=NOWHERE)
+    return path.format(**names, task_id=NOWHERE, publish_id=NOWHERE, bundle_id=NOWHERE, token_id=NOWHERE)
 
 
 CASES = [(route.method, route.path, item.name) for route in ROUTES for item in route.query]

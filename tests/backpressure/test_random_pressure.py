@@ -29,7 +29,7 @@ def check(world: PressedWorld, made: tuple[Shape, Version], steps: list[Step]) -
 
 # What fails here is made small by the soak, which has the time.
 QUICK = settings(
-    max_examples=20,
+    max_examples=8,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,

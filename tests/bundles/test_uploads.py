@@ -1,6 +1,7 @@
 """The life of a bundle: opened, finalized once, disabled; whatever happens twice, at once, late or in between."""
 
 import asyncio
+import random
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -21,7 +22,7 @@ from tracelake.dispatcher.bundles.inspection import BundleInspector, ThreadInspe
 from tracelake.dispatcher.bundles.rows import content_uri, staging_uri
 from tracelake.dispatcher.bundles.uploads import BundleUploads
 from tracelake.errors import StoreUnavailableError, TraceError
-from tracelake.wire.bundles import BundleDetail, FinalizeBundleRequest
+from tracelake.wire.bundles import PIECE_BYTES, BundleDetail, FinalizeBundleRequest
 
 RUST = {"language": "rust", "entrypoint": None}
 
@@ -272,3 +273,49 @@ def test_a_reader_may_look_and_nothing_else(user: User) -> None:
         reader.call("POST", f"/v1/udf/bundles/{bundle_id}/disable"),
     ]
     assert {reply.code for reply in replies} == {"role_forbidden"}
+
+
+LARGE = make_zip(
+    RawEntry(name=b"trace.py"), RawEntry(name=b"lib/data.bin", content=random.Random(1).randbytes(1_200_000))
+)
+"""Of three pieces."""
+
+
+def send_piece(user: User, bundle_id: str, offset: int, piece: bytes) -> Reply:
+    path = f"/v1/udf/bundles/{bundle_id}/pieces?offset={offset}"
+    return user.harness.call("public", "POST", path, piece, user.headers)
+
+
+def test_an_archive_comes_in_pieces_in_any_order_and_more_than_once(user: User) -> None:
+    assert len(LARGE) > 2 * PIECE_BYTES
+    bundle_id = user.call("POST", "/v1/udf/bundles", {"size_bytes": len(LARGE)}).body["bundle_id"]
+    pieces = {offset: LARGE[offset : offset + PIECE_BYTES] for offset in range(0, len(LARGE), PIECE_BYTES)}
+    first, second, last = pieces
+    assert send_piece(user, bundle_id, second, pieces[second]).body["received"] == second + PIECE_BYTES
+    assert send_piece(user, bundle_id, last, pieces[last]).code == "bundle_not_uploaded", "the first one is missing"
+    for offset in (first, first, last, last):
+        assert send_piece(user, bundle_id, offset, pieces[offset]).status == 200
+    assert finalize(user, bundle_id, LARGE).body["status"] == "ready"
+    assert content(user, LARGE) == LARGE
+    assert send_piece(user, bundle_id, first, b"x" * PIECE_BYTES).status == 200, "too late: it is left alone"
+    assert content(user, LARGE) == LARGE
+
+
+def test_a_piece_has_its_place_and_its_size(user: User) -> None:
+    bundle_id = user.call("POST", "/v1/udf/bundles", {"size_bytes": len(LARGE)}).body["bundle_id"]
+    for offset, piece in ((1, LARGE[1:9]), (0, LARGE[:9]), (0, b""), (4 * PIECE_BYTES, b"x"), (0, LARGE)):
+        reply = send_piece(user, bundle_id, offset, piece)
+        assert reply.code in ("body_invalid", "body_too_large"), reply
+
+
+def test_pieces_of_an_upload_that_expired_are_deleted(user: User) -> None:
+    harness = user.harness
+    bundle_id = user.call("POST", "/v1/udf/bundles", {"size_bytes": len(LARGE)}).body["bundle_id"]
+    assert send_piece(user, bundle_id, 0, LARGE[:PIECE_BYTES]).status == 200
+    prefix = f"s3://{harness.config.bundle_bucket}/uploads/{org_id_of(user)}/"
+    assert len(harness.run(harness.objects.list(prefix))) == 1
+    harness.sql(
+        "UPDATE udf_bundles SET upload_expires_at = trace_now() - interval '1 day' WHERE bundle_id = $1", bundle_id
+    )
+    harness.run(harness.dispatcher.uploads.run_once())
+    assert harness.run(harness.objects.list(prefix)) == []

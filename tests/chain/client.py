@@ -25,9 +25,10 @@ class Client:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self.connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+        self._path = parts.path or "/"
 
     def post(self, body: bytes, headers: Mapping[str, str] | None = None, *, method: str = "POST") -> Answer:
-        self.connection.request(method, "/", body, {"content-type": "application/json", **(headers or {})})
+        self.connection.request(method, self._path, body, {"content-type": "application/json", **(headers or {})})
         response = self.connection.getresponse()
         read = response.read()
         return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, read)

@@ -17,6 +17,7 @@ from tests.chain.client import connected, request
 from tests.support.chain import recorded
 from tracelake.demo.chain.app import RequestPace
 from tracelake.demo.chain.recording import write_recording
+from tracelake.demo.chain.rpc import METHOD_NOT_FOUND
 
 BLOCKS = 60
 PROC = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="looks at processes and sockets in /proc")
@@ -104,6 +105,16 @@ def test_the_chain_grows_by_itself(recording: Path) -> None:
     with _started(recording, "--head", "10", "--grow", "1000") as started, connected(started.url) as client:
         while client.call("eth_blockNumber") != hex(BLOCKS - 1):
             pass
+
+
+def test_a_chain_that_moves_is_beside_the_recorded_one_if_it_is_asked_for(recording: Path) -> None:
+    with _started(recording, "--live") as started, connected(f"{started.url}/live") as client:
+        assert client.call("demo_setHead", 20) is True
+        assert client.call("demo_reorg", 3) is True
+        assert client.call("eth_blockNumber") == hex(20)
+        assert _head(started) == hex(BLOCKS - 1)
+    with _started(recording) as started, connected(f"{started.url}/live") as client:
+        assert client.error("demo_setHead", 20) == METHOD_NOT_FOUND
 
 
 @PROC
@@ -200,6 +211,8 @@ def test_what_it_cannot_do_it_says(recording: Path, tmp_path: Path) -> None:
     ):
         assert _refused(*_command(recording, *options))[0] == 2
     code, complaint = _refused(*_command(recording, "--requests-per-second", "5", "--workers", "2"))
+    assert (code, "leave --workers at 1" in complaint) == (2, True)
+    code, complaint = _refused(*_command(recording, "--live", "--workers", "2"))
     assert (code, "leave --workers at 1" in complaint) == (2, True)
 
 

@@ -199,6 +199,84 @@ def test_freshness(flow: WindowFlow) -> None:
     assert 'trace_dataset_late_seconds{dataset="model",org="acme"}' in str(page)
 
 
+def test_freshness_of_data(flow: WindowFlow) -> None:
+    """The newest block is judged, whenever it was committed; both times are shown."""
+    flow.harness.use_movable_clock()
+    now = int(flow.harness.sql("SELECT trace_now() AS now")[0]["now"].timestamp())
+    flow.times = lambda _start, end: (now - 7_200, now - 3_600 if end < 10 else 2**62)
+    deploy(flow, "[{freshness: {max_age: 2h}}, {freshness: {max_age: 2h, of: data}, severity: warn}]")
+    user = User(flow.harness, flow.org)
+
+    def checks() -> dict[str, Any]:
+        return {check["name"]: check for check in user.get("/v1/checks")["checks"]}
+
+    assert {name: check["state"] for name, check in checks().items()} == {
+        "freshness": "passed",
+        "freshness_data": "passed",
+    }
+    flow.harness.advance(3_700)
+    flow.finish(start(flow), "rows")
+    check = checks()["freshness_data"]
+    assert (check["state"], check["expected"]) == ("warned", "newest block at most 2h old")
+    assert check["message"].startswith("the newest block is 2h old, expected at most 2h; the newest commit is ")
+    assert check["age_seconds"] >= 7_300
+    assert check["data_at"] < check["committed_at"]
+    assert checks()["freshness"]["state"] == "passed"
+    why = user.get("/v1/why/dataset/model")
+    assert ["freshness_data" in item["text"] for item in why["reasons"] if item["code"] == "not_fresh"] == [True]
+    flow.harness.run(flow.harness.dispatcher.gauges.run_once())
+    page = str(flow.harness.service("GET", "/metrics").body)
+    assert 'trace_dataset_late_seconds{dataset="model",org="acme"} 1' in page
+    flow.finish(start(flow, 10), "rows of a window that is not over")
+    newest = checks()["freshness_data"]
+    assert newest["data_at"] == newest["committed_at"]
+    flow.harness.run(flow.harness.dispatcher.gauges.run_once())
+    assert "trace_dataset_late_seconds{" not in str(flow.harness.service("GET", "/metrics").body)
+
+
+def test_freshness_of_data_without_times(flow: WindowFlow) -> None:
+    flow.harness.use_movable_clock()
+    flow.times = None
+    deploy(flow, "[{freshness: {max_age: 2h, of: data}}]")
+    flow.harness.advance(7_300)
+    flow.finish(start(flow), "rows")
+    (check,) = User(flow.harness, flow.org).get("/v1/checks")["checks"]
+    assert check["state"] == "failed"
+    assert check["message"].startswith("no unit has the time of a block, expected at most 2h")
+
+
+def test_a_unit_that_fails_is_shown_until_its_generation_is_replaced(flow: WindowFlow) -> None:
+    deploy(flow)
+    task = start(flow)
+    report(flow, task, flow.claim(task), **FAILURE, checks=[BAD])
+    finish = flow.complete
+    flow.complete = lambda *args, **fields: finish(*args, **fields, checks=[GOOD])  # type: ignore[method-assign]
+    flow.finish(start(flow, 10), "rows")
+    user = User(flow.harness, flow.org)
+
+    def check() -> Any:
+        return next(item for item in user.get("/v1/checks")["checks"] if item["name"] == "not_null_token")
+
+    shown = check()
+    assert (shown["state"], shown["unit"], shown["message"]) == ("failed", "0-9", BAD["message"])
+    assert (shown["units"], shown["failing_units"]) == (2, 1)
+    flow.harness.sql("UPDATE check_results SET dataset_version = gen_random_uuid()")
+    assert check()["state"] == "unknown"
+
+
+def test_units_that_are_windows_of_time_are_shown_by_their_date(flow: WindowFlow) -> None:
+    deploy(flow)
+    task = start(flow)
+    report(flow, task, flow.claim(task), **FAILURE, checks=[BAD])
+    flow.harness.sql("UPDATE check_results SET unit = 'p:86400-172799'")
+    flow.harness.sql("UPDATE dataset_versions SET units = $1::json", '{"by": "time", "grain": "day"}')
+    user = User(flow.harness, flow.org)
+    assert user.get("/v1/datasets/model/check-results")["results"][0]["unit"] == "1970-01-02"
+    assert "1970-01-02" in [check.get("unit") for check in user.get("/v1/checks")["checks"]]
+    reply = flow.harness.service("POST", "/internal/check-results", {"org": flow.org})
+    assert [result["unit"] for result in reply.body["results"]] == ["1970-01-02"]
+
+
 def test_another_org_sees_nothing(flow: WindowFlow) -> None:
     deploy(flow)
     task = start(flow)

@@ -70,7 +70,8 @@ def deploy(stack: RealStack, query: str) -> None:
 
 
 def test_a_bad_unit_stops_what_reads_it_until_it_is_corrected() -> None:
-    stack = RealStack(settings={"recorded_chain": str(RECORDING), "spark_master": "local[2]", "max_attempts": "3"})
+    settings = {"recorded_chain": str(RECORDING), "spark_master": "local[2]", "max_attempts": "3"}
+    stack = RealStack(settings={**settings, "query_service": "true"})
     with stack.running():
         deploy(stack, BAD)
         stack.shell("trace trigger checked/ranges --range 0-999")
@@ -97,6 +98,9 @@ def test_a_bad_unit_stops_what_reads_it_until_it_is_corrected() -> None:
         }
         assert len(shown["results"]) == 10
         print(stack.shell("trace checks model"))
+        query = "SELECT unit, offending_rows, sample_rows FROM _check_results WHERE verdict = 'failed'"
+        ((unit, offending, sample),) = json.loads(stack.shell(f'trace query "{query}" --json'))["rows"]
+        assert (unit, offending, json.loads(sample)) == ("500-999", 1, [{"size": None, "block_number": "700"}])
         blocks = json.loads(stack.shell("trace checks blocks --json"))
         assert {check["state"] for check in blocks["checks"]} == {"passed"}
         deploy(stack, GOOD)

@@ -18,7 +18,7 @@ import pytest
 
 from tests.client.scripted_server import Certificates, Request, reply, serving
 from tracelake.cli import session
-from tracelake.client.stack import ObjectStoreAddress, Stack
+from tracelake.client.stack import LocalStack, ObjectStoreAddress
 from tracelake.errors import TraceError
 from tracelake.wire.base import ErrorBody, ErrorInfo
 
@@ -65,7 +65,9 @@ def encoded(answer: Any) -> bytes:
         return reply(answer, 200, "content-type: application/yaml")
     if isinstance(answer, TraceError):
         info = ErrorInfo(code=answer.code, message=answer.message, details=answer.details)
-        return reply(msgspec.json.encode(ErrorBody(error=info)), answer.status)
+        wait = answer.details.get("retry_after_seconds")
+        headers = [] if wait is None else [f"retry-after: {wait}"]  # as the listener writes it
+        return reply(msgspec.json.encode(ErrorBody(error=info)), answer.status, *headers)
     return reply(msgspec.json.encode(answer))
 
 
@@ -99,7 +101,7 @@ def write_stack(home: Path, url: str, ca_file: Path) -> None:
     token = home / "admin.token"
     token.write_text(TOKEN + "\n")
     unused = str(home / "unused")
-    stack = Stack(
+    stack = LocalStack(
         pid=1,
         home=str(home),
         public_url=url,

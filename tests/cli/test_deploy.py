@@ -18,6 +18,7 @@ from tracelake.errors import TraceError
 from tracelake.model.dag import Problem
 from tracelake.wire.base import ErrorBody
 from tracelake.wire.dags import BuildProgress, DatasetChange, DeployReply, InvalidDag, JobChange, JobRebuild, TextChange
+from tracelake.wire.failures import ErrorGroup, FailuresReply
 from tracelake.wire.tasks import TasksPage
 
 VERSIONS = "/v1/dags/pools/versions"
@@ -76,6 +77,27 @@ def test_a_plan_shows_the_diff_of_a_query_and_what_is_made_anew(
     words = " ".join(shown.out.split())
     assert "Rebuilds 4 units of flows and more than 10000 units of totals: more than 10004 tasks from what" in words
     assert "\x1b" not in shown.out
+
+
+def test_a_plan_computes_what_is_new_and_says_what_it_estimates(trace: Trace, api: FakeApi, document: str) -> None:
+    rebuilds = [
+        JobRebuild(job="daily", units=4),
+        JobRebuild(job="failures", units=102, about=True, added=True),
+        JobRebuild(job="top", units=4, about=True, added=True),
+    ]
+    for more, words in (
+        ([], "Computes about 102 units of failures and about 4 units of top: about 106 tasks from what is"),
+        (
+            [JobRebuild(job="x", units=0, unknown=True, added=True)],
+            "about 4 units of top and an unknown number of units of x: more than 106 tasks from what is committed now.",
+        ),
+    ):
+        reply = samples.deployed()
+        plan = msgspec.structs.replace(reply.plan, rebuilds=[*rebuilds, *more])
+        api.answers[f"POST {VERSIONS}"] = msgspec.structs.replace(reply, plan=plan)
+        shown = " ".join(trace("deploy", document, "--plan").out.split())
+        assert "Rebuilds 4 units of daily: 4 tasks from what is committed now." in shown
+        assert words in shown
 
 
 def test_a_plan_breaks_no_name_on_a_narrow_terminal(trace: Trace, api: FakeApi, document: str) -> None:
@@ -157,13 +179,20 @@ def test_a_build_that_cannot_finish_ends_with_what_to_do(
     as_json: bool, trace: Trace, api: FakeApi, document: str
 ) -> None:
     steps = [build(1, 1, failed=2), build(2, 0, failed=2, draining=1), build(3, 0, failed=2)]
+    error = "NonSense: column `x` not found\n" + "y" * 300
+    group = ErrorGroup(error=error, tasks=2, jobs=["pools/prices"], task_id=samples.TASK)
+    failures = FailuresReply(now=samples.NOW, tasks=2, grouped=2, groups=[group])
     api.answers |= {f"POST {VERSIONS}": samples.deployed("Building"), f"GET {VERSIONS}": steps}
+    api.answers["GET /v1/task-failures"] = failures
     shown = trace("deploy", document, *(["--json"] if as_json else []))
     assert shown.status == 1
     people = shown.err if as_json else shown.out
-    assert "cannot finish: 2 tasks failed for good" in people
-    assert "trace tasks --dag pools --status Failed" in people
-    assert "trace skip TASK_ID" in people
+    assert "cannot finish: 2 tasks failed (no retries left)" in people
+    assert "2 tasks of pools/prices, same error:\n  NonSense: column `x` not found\n  " + "y" * 300 in people
+    assert api.asked("/v1/task-failures")[0].query == {"dag": "pools", "version": "4"}
+    assert "trace tasks --dag pools --version 4 --status Failed" in people
+    assert "trace retry --dag pools --version 4 --failed" in people
+    assert "trace skip --dag pools --version 4 --failed" in people
     assert "trace activate pools 4 --now" in people
     assert "2 done" in people, "what can still go on is waited for"
     assert "3 done" in people

@@ -6,6 +6,7 @@ import json
 import random
 import re
 from html.parser import HTMLParser
+from itertools import combinations, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from tests.cli import samples
 from tests.cli.conftest import Trace
 from tests.cli.fake_api import FakeApi
-from tracelake.cli.docs_graph import DocsGraph, GraphNode, assign_layers, draw_graph, order_layers
+from tracelake.cli.docs_graph import DocsGraph, GraphNode, assign_layers, draw_graph, lay_out, order_layers
 from tracelake.cli.docs_page import STYLE, DocsData, DocsPage
 from tracelake.errors import TraceError
 from tracelake.wire.dags import DagsReply
@@ -117,6 +118,21 @@ def test_the_page_tells_what_a_reader_needs() -> None:
         assert part in text, part
 
 
+def test_a_live_dataset_says_where_its_files_end() -> None:
+    data = make_data()
+    detail = msgspec.structs.replace(samples.dataset(storage="live"), boundary=1_999)
+    for live, part in (
+        (detail, "files up to block 1,999, a table above"),
+        (
+            msgspec.structs.replace(detail, boundary=None, content=None),
+            "a table, and files of what was there before it",
+        ),
+    ):
+        text = " ".join(check_page(DocsPage(msgspec.structs.replace(data, datasets=[live])).render()).texts)
+        assert part in text
+        assert f"trace read {detail.dataset.name}" in text
+
+
 def test_hostile_names_and_descriptions_stay_text() -> None:
     def change(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):
@@ -163,6 +179,58 @@ def test_layers_go_from_left_to_right(seed: int) -> None:
     picture = draw_graph(graph, "all")
     corners = re.findall(r'<rect x="(\d+)" y="(\d+)"', picture)
     assert len(set(corners)) == len(keys), "no node hides another"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_edge_runs_behind_a_node(seed: int) -> None:
+    dice = random.Random(seed)
+    graph = DocsGraph()
+    keys = [f"n{number}" for number in range(dice.randrange(2, 25))]
+    for key in keys:
+        graph.add(GraphNode(key, key, "job"))
+    for start, end in combinations(keys, 2):
+        if dice.random() < 0.1:
+            graph.connect(start, end)
+    layout = lay_out(graph, 40)
+    for edge, path in zip(graph.edges, layout.paths, strict=True):
+        assert (path[0], path[-1]) == edge
+        hops = [layout.layers[key] for key in path]
+        assert hops == list(range(hops[0], hops[-1] + 1)), "it has a place in every layer that it crosses"
+    for column in layout.columns:
+        places = [(layout.centres[key], 40 if key in graph.nodes else 8) for key in column]
+        for (centre, extent), (other, other_extent) in pairwise(places):
+            assert other - centre >= (extent + other_extent) / 2
+    for centre in layout.centres.values():
+        assert 0 < centre < layout.span
+
+
+def test_a_wide_graph_goes_from_top_to_bottom() -> None:
+    def shape(*, layers: int, beside: int) -> tuple[int, int]:
+        graph = DocsGraph()
+        for layer, number in product(range(layers), range(beside)):
+            graph.add(GraphNode(f"{layer} {number}", "x" * 25, "job"))
+            if layer:
+                graph.connect(f"{layer - 1} {number}", f"{layer} {number}")
+        width, height = re.findall(r'viewBox="0 0 (\d+) (\d+)"', draw_graph(graph, "all"))[0]
+        return int(width), int(height)
+
+    width, height = shape(layers=3, beside=1)
+    assert width > height
+    width, height = shape(layers=12, beside=2)
+    assert width < height
+    width, height = shape(layers=12, beside=20)
+    assert width > height, "from top to bottom it would be wider still"
+
+
+def test_the_output_that_a_job_reads_itself_comes_after_it() -> None:
+    graph = DocsGraph()
+    for key in ("balances", "changes", "holders"):
+        graph.add(GraphNode(key, key, "job"))
+    graph.connect("holders", "balances", back=True)
+    graph.connect("changes", "balances")
+    graph.connect("balances", "holders")
+    assert lay_out(graph, 40).layers == {"changes": 0, "balances": 1, "holders": 2}
+    assert draw_graph(graph, "all").count('class="edge back"') == 1
 
 
 def test_the_command(trace: Trace, api: FakeApi, tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """What `trace read --output` writes: the format by the ending, one whole private file, and nothing that was there."""
 
+import io
 import json
 import os
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -14,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from tracelake.cli import export
+from tracelake.cli import export, read
 from tracelake.cli.export import write_rows
 
 ROWS = pa.table(
@@ -66,9 +68,9 @@ def test_jsonl_is_an_object_a_line(tmp_path: Path) -> None:
     assert second == {"block_number": 2, "hash": None, "amount": None, "name": "", "topics": [], "at": None}
 
 
-@pytest.mark.parametrize("name", ["x", "x.txt", "x.json", "parquet", "x.parquet.gz"])
+@pytest.mark.parametrize("name", ["x", "x.txt", "parquet", "x.parquet.gz"])
 def test_the_ending_is_the_format(tmp_path: Path, name: str) -> None:
-    with pytest.raises(click.UsageError, match=r"\.parquet, \.csv, \.jsonl, received"):
+    with pytest.raises(click.UsageError, match=r"\.parquet, \.csv, \.json, \.jsonl, \.arrow, \.feather, received"):
         write_rows(pieces(), tmp_path / name, force=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -151,3 +153,19 @@ def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(click.ClickException, match=r"x\.parquet cannot be written: No space left on device"):
         write_rows(pieces(), path, force=False)
     assert list(tmp_path.iterdir()) == []
+
+
+class Terminal(io.BytesIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_standard_output_of_a_terminal_gets_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    for ending in (".csv", ".json", ".jsonl"):
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(terminal))
+        assert read._write(pieces(), Path("-"), ending, force=False) == 2
+        text = terminal.getvalue().decode()
+        assert "0x" + "01" * 20 in text
+        assert r"\x9b" in text or r"\u009b" in text
+        assert text.replace("\n", "").isprintable()

@@ -37,7 +37,7 @@ class Client:
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str, rounds: tuple[GcReply, ...] = ()) -> str:
     client = Client(*rounds)
     stack: Any = SimpleNamespace(internal_client=lambda: client)
-    monkeypatch.setattr(session, "find_stack", lambda _home: stack)
+    monkeypatch.setattr(session, "find_stack", lambda _home, _context: stack)
     result = CliRunner().invoke(gc.command, list(arguments))
     assert result.exit_code == 0, result.output
     assert not client.rounds

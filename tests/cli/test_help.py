@@ -4,17 +4,21 @@ import re
 import shlex
 
 import click
+import duckdb
 import pytest
 from tools.cli_reference import commands_markdown
 
+from tracelake.catalogue.decode import TRANSFER_COLUMNS
+from tracelake.catalogue.evm_columns import EVM_COLUMNS
 from tracelake.processes.main import _COMMANDS, trace
 
 GROUPS = {"dlq", "gc", "outbox", "quota", "udf"}
-OF_THE_MACHINE = {"backup", "down", "keys", "restore", "secrets", "status", "token"}
+OF_THE_MACHINE = {"backup", "down", "init", "keys", "restore", "secrets", "status", "token"}
+OF_CONTEXTS = {"context", "login"}
 USER_COMMANDS = sorted(
     name
     for name, (where, _) in _COMMANDS.items()
-    if where.startswith("tracelake.cli.") and name not in GROUPS | OF_THE_MACHINE
+    if where.startswith("tracelake.cli.") and name not in GROUPS | OF_THE_MACHINE | OF_CONTEXTS
 )
 
 
@@ -45,10 +49,32 @@ def test_examples_are_what_the_command_takes(name: str, monkeypatch: pytest.Monk
         command.make_context(name, words, parent=whole(), resilient_parsing=False)
 
 
+HOURLY_FLOWS = (
+    "hour timestamp, token string, standard string, transfers bigint, senders bigint, amount double"  # of the example
+)
+
+
+@pytest.mark.parametrize("name", ["plot", "query"])
+def test_queries_of_examples_name_columns_that_exist(name: str) -> None:
+    tables = {
+        "blocks": ", ".join(f"{column.name} {column.type}" for column in EVM_COLUMNS["blocks"]),
+        "transfers": "block_number bigint, " + ", ".join(f"{column} {kind}" for column, kind in TRANSFER_COLUMNS),
+        "hourly_flows": HOURLY_FLOWS,
+        "large_transfers": "block_number bigint, token binary",
+    }
+    queries = re.findall(r"""["'](SELECT .*?)["']""", command_of(name).help or "", re.DOTALL)
+    assert queries
+    with duckdb.connect(":memory:") as engine:
+        for table, columns in tables.items():
+            engine.execute(f"CREATE TABLE {table} ({columns})")
+        for query in queries:
+            engine.execute(query, {"low": 1} if "$low" in query else None)
+
+
 @pytest.mark.parametrize("name", USER_COMMANDS)
 def test_every_command_has_the_common_options(name: str) -> None:
     options = {option for param in command_of(name).params for option in param.opts}
-    assert {"--home", "--token-file", "--json"} <= options
+    assert {"--home", "--context", "--token-file", "--json"} <= options
     assert all(param.help for param in command_of(name).params if isinstance(param, click.Option))
 
 

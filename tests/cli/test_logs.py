@@ -217,6 +217,6 @@ def test_runs_of_a_bundle_and_of_a_job(api: FakeApi, trace: Trace) -> None:
 def test_a_task_with_a_log_points_at_it(api: FakeApi, trace: Trace) -> None:
     attempts = [AttemptRow(attempt=1, outcome="Failed", has_log=True)]
     api.answers[f"GET /v1/tasks/{TASK}"] = replace(detail(status="Failed"), attempts=attempts)
-    assert f"see what it printed: trace logs {TASK}\n" in trace("tasks", str(TASK)).out
+    assert f"see its log: trace logs {TASK}\n" in trace("tasks", str(TASK)).out
     api.answers[f"GET /v1/tasks/{TASK}"] = replace(detail(status="Running"), attempts=attempts)
-    assert f"see what it printed: trace logs {TASK} --follow\n" in trace("tasks", str(TASK)).out
+    assert f"see its log: trace logs {TASK} --follow\n" in trace("tasks", str(TASK)).out

@@ -41,7 +41,7 @@ class OperatorClient:
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str, status: int = 0) -> tuple[str, OperatorClient]:
     client = OperatorClient()
     stack: Any = SimpleNamespace(internal_client=lambda: client)
-    monkeypatch.setattr(session, "find_stack", lambda _home: stack)
+    monkeypatch.setattr(session, "find_stack", lambda _home, _context: stack)
     monkeypatch.setattr("tracelake.cli.session.Session.run", lambda *_: REPLY)
     result = CliRunner().invoke(quota.command, list(arguments))
     assert result.exit_code == status, result.output

@@ -18,8 +18,11 @@ from tests.http.support import user_token
 from tests.routing.support import Flow, block
 from tests.routing.test_files import FILES
 from tests.support.dispatcher import DispatcherHarness
+from tracelake.client.errors import ClientError
+from tracelake.client.python_client import Client
 from tracelake.dispatcher.http import user_endpoints
 from tracelake.dispatcher.views import files
+from tracelake.errors import TraceError
 from tracelake.model.locations import MARKER_FORMAT
 
 
@@ -91,9 +94,61 @@ def test_rows_come_with_a_token_alone(trace: Trace, tmp_path: Path) -> None:
     assert blocks(trace) == [0, 5, 10, 30]
     assert blocks(trace, "--range", "10-35") == [10, 30]
     assert blocks(trace, "--head", "1", "--columns", "block_number") == [0]
+    assert blocks(trace, "--limit", "2") == [0, 5], "as other commands call it"
     ended = trace("read", "blocks", "--token-file", "reader.token", "--output", "x.csv")
     assert ended.out == "4 rows in x.csv.\n"
-    assert (tmp_path / "elsewhere/x.csv").read_text().splitlines()[:2] == ['"block_number","hash"', '0,"0x01"']
+    assert (tmp_path / "elsewhere/x.csv").read_text().splitlines()[:2] == ["block_number,hash", "0,0x01"]
+
+
+def test_windows_of_time_are_read_by_their_dates(trace: Trace, flow: Flow) -> None:
+    read = ("read", "blocks", "--token-file", "reader.token")
+    ended = trace(*read, "--range", "1970-01-01")
+    assert ended.status == 1
+    assert "expected a range of blocks like 1000-2000, received 1970-01-01: blocks has no windows of time" in ended.err
+    commit(flow, 3600, 7199, [3600])
+    flow.harness.sql(
+        """UPDATE dataset_versions SET units = '{"by": "time", "grain": "hour"}'
+           WHERE dataset_version = (SELECT current_version FROM datasets WHERE name = 'blocks')"""
+    )
+    ended = trace(*read, "--json", "--range", "1970-01-01 01:00")
+    assert [row["block_number"] for row in json.loads(ended.out)] == [3600]
+    ended = trace(*read, "--json", "--range", "1970-01-01T00:00..1970-01-01T01:00")
+    assert [row["block_number"] for row in json.loads(ended.out)] == [0, 5, 10, 30, 3600]
+    for command in (read, ("export", "blocks", "x", "--token-file", "reader.token")):
+        ended = trace(*command, "--range", "1970-01-01")
+        assert ended.status == 1
+        assert "expected a window like 2026-03-03 13:00, received 1970-01-01" in ended.err
+    ended = trace("export", "blocks", "files", "--token-file", "reader.token", "--range", "1970-01-01 01:00")
+    assert ended.out.startswith("1 unit in files")
+    address = f"https://{flow.harness.clients['public']._authority}"
+    with Client(address, ca_file=flow.harness.tls.ca, token_file="reader.token") as client:
+        assert client.read("blocks", range="1970-01-01 01:00").to_arrow()["block_number"].to_pylist() == [3600]
+        with pytest.raises(ClientError, match="expected a window like"):
+            client.read("blocks", range="1970-01")
+
+
+def test_a_dataset_that_is_still_computed_says_so(trace: Trace, flow: Flow) -> None:
+    arguments = ("read", "blocks", "--token-file", "reader.token", "--range", "0-9")
+    assert trace(*arguments).err == ""
+    flow.trigger("files", "src", range={"start": 40, "end": 49})
+    assert trace(*arguments, "--json").err == ""
+    for options in ((), ("--output", "x.csv")):
+        ended = trace(*arguments, *options)
+        assert ended.status == 0
+        assert ended.err.startswith("blocks is not complete: "), ended
+        assert ended.err.endswith("`trace why blocks` says when it is.\n")
+        assert ended.err.count("\n") == 1
+
+
+def test_rows_are_shown_although_nobody_says_whether_they_are_complete(trace: Trace, flow: Flow) -> None:
+    async def refuse(*_: object) -> None:
+        raise TraceError("store_unavailable")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(user_endpoints, "why_dataset", refuse)
+        ended = trace("read", "blocks", "--token-file", "reader.token", "--range", "0-9")
+    assert (ended.status, ended.err) == (0, "")
+    assert "2 rows" in ended.out
 
 
 def test_another_org_reads_nothing(trace: Trace) -> None:

@@ -17,12 +17,15 @@ from tests.http.support import user_token
 from tests.sink.flow import BufferFlow
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster, wait_until
+from tracelake.cli import row_table
 from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.client.http import HttpReply
 from tracelake.dispatcher.views import rows as rows_view
 from tracelake.errors import StoreUnavailableError
 from tracelake.http.fair_slots import FairSlots
 from tracelake.processes.table_rows import DataTables
+from tracelake.stack import dataset_rows
+from tracelake.wire.content import LiveRows
 from tracelake.wire.task_calls import TableColumn
 
 PATH = "/v1/datasets/large/rows"
@@ -36,11 +39,16 @@ class SwitchedTables:
         self.instead: Callable[[], Iterator[bytes]] | None = None
 
     def stream(
-        self, dataset_uuid: UUID, columns: Sequence[TableColumn], head: int | None, seconds: float
+        self,
+        dataset_uuid: UUID,
+        columns: Sequence[TableColumn],
+        head: int | None,
+        seconds: float,
+        live: LiveRows | None = None,
     ) -> Iterator[bytes]:
         if self.instead is not None:
             return self.instead()
-        return self._tables.stream(dataset_uuid, columns, head, seconds)
+        return self._tables.stream(dataset_uuid, columns, head, seconds, live)
 
 
 @pytest.fixture(scope="module")
@@ -98,18 +106,59 @@ def trace(
 def test_rows_come_with_a_token_alone(trace: Trace, tmp_path: Path) -> None:
     read = ("read", "large", "--token-file", "reader.token")
     ended = trace(*read, "--json", "--head", "3")
-    assert (ended.status, ended.err) == (0, "")
+    assert (ended.status, ended.err) == (0, ""), "programs ask `trace why`"
     assert json.loads(ended.out) == [{"key": key, "value": f"v{key}"} for key in (29, 28, 27)], "the newest first"
-    assert trace(*read, "--output", "x.parquet").out == "30 rows in x.parquet.\n"
+    ended = trace(*read, "--output", "x.parquet")
+    assert ended.out == "30 rows in x.parquet.\n"
+    assert ended.err.startswith("large is not complete: 3 tasks of transfers/right wait")
     table = pq.read_table(tmp_path / "x.parquet")
     assert sorted(table["key"].to_pylist()) == list(range(30))
     assert table.schema.field("key").type == pa.int64()
     trace(*read, "--output", "x.csv", "--columns", "value")
-    assert (tmp_path / "x.csv").read_text().splitlines()[0] == '"value"'
+    assert (tmp_path / "x.csv").read_text().splitlines()[0] == "value"
     assert "leave out --range" in trace(*read, "--range", "0-9").err
     assert "there is no column nothing" in trace(*read, "--columns", "nothing").err
     ended = trace("read", "large", "--token-file", "stranger.token")
     assert (ended.status, "dataset_not_found" in ended.err) == (1, True)
+
+
+def test_rows_are_counted(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = ("read", "large", "--token-file", "reader.token")
+    assert trace(*read).out.splitlines()[-1] == "(10 of 30 rows)"
+    assert trace(*read, "--head", "30").out.splitlines()[-1] == "(30 rows)"
+    monkeypatch.setattr(dataset_rows, "MOST_COUNTED", 19)
+    monkeypatch.setattr(row_table, "MOST_COUNTED", 19)
+    assert trace(*read).out.splitlines()[-1] == "(10 of more than 19 rows)", "counting has an end"
+
+
+def test_standard_output(trace: Trace, tmp_path: Path) -> None:
+    read = ("read", "large", "--token-file", "reader.token", "--output", "-")
+    assert sorted(trace(*read, "--columns", "key").out.split()) == sorted(["key", *map(str, range(30))])
+    lines = trace(*read, "--format", "jsonl").out.splitlines()
+    assert {json.loads(line)["value"] for line in lines} == {f"v{key}" for key in range(30)}
+    for options, words in (
+        (("--output", "x.csv", "--format", "csv"), "--format is for `--output -`"),
+        (("--format", "csv"), "--format is for --output"),
+        (("--hex",), "--hex is for --output"),
+        (("--output", "-", "--head", "3"), "leave out --head"),
+        (("--output", "-", "--json"), "leave out --json"),
+        (("--output", "x.xlsx"), ".parquet, .csv, .json, .jsonl, .arrow, .feather, received x.xlsx"),
+        (("--output", "/dev/null.csv/x.csv"), "there is no directory"),
+    ):
+        ended = trace(*read[:-2], *options)
+        assert ended.status != 0
+        assert words in ended.err
+    assert not list(tmp_path.glob("x.*"))
+
+
+def test_a_table_is_exported_whole_each_time(trace: Trace, tmp_path: Path) -> None:
+    for _ in range(2):
+        ended = trace("export", "large", "x", "--token-file", "reader.token")
+        assert (ended.status, ended.err) == (0, "")
+        assert "1 unit in x: 1 fetched" in ended.out
+    table = pq.read_table(tmp_path / "x/unit=table/part-00000.parquet", partitioning=None)
+    assert sorted(table["key"].to_pylist()) == list(range(30))
+    assert "leave out the range" in trace("export", "large", "x", "--token-file", "reader.token", "--range", "0-9").err
 
 
 def test_a_stream_that_breaks_off_is_no_file(trace: Trace, tables: SwitchedTables, tmp_path: Path) -> None:

@@ -1,17 +1,17 @@
 """`trace sources` for each kind, and `trace trigger` on a source that keeps what is said."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 import pytest
 
-from tests.cli import samples
 from tests.cli.conftest import Trace
 from tests.cli.fake_api import FakeApi
+from tracelake.wire.head_progress import HeadProgressRow
 from tracelake.wire.jobs import TriggerReply
 from tracelake.wire.sources_view import SourceRow, SourcesReply
-from tracelake.wire.tasks import TasksPage
 
 NOW = datetime(2026, 1, 31, 6, 40, tzinfo=UTC)
 TRIGGER = "POST /v1/dags/pools/jobs/blocks/trigger"
@@ -106,6 +106,23 @@ def test_the_others_show_what_matters_to_them(trace: Trace, api: FakeApi) -> Non
     assert "trace why pools/pressed" in shown
 
 
+def test_a_follower_of_a_chain_shows_how_far_it_is(trace: Trace, api: FakeApi) -> None:
+    far = HeadProgressRow(state="at_head", at=NOW, head=120, stored=120, lag_blocks=0, lag_seconds=3.4)
+    late = HeadProgressRow(
+        state="no_node", at=NOW, head=125, stored=120, lag_blocks=5, lag_seconds=600.0, reorgs=2, max_reorg_depth=9
+    )
+    new = HeadProgressRow(state="before_start", at=NOW, head=7)
+    running: dict[str, Any] = {"kind": "always_on", "state": "running"}
+    rows = [row(job=name, progress=one, **running) for name, one in (("far", far), ("late", late), ("new", new))]
+    api.answers["GET /v1/sources"] = reply(*rows)
+    shown = " ".join(trace("sources").out.split())
+    assert "at head: block 120, 3s old" in shown
+    assert "no node: block 120, 5 blocks behind, 10m old, 2 reorganisations, deepest 9" in shown
+    assert "before start: no block yet" in shown
+    (_, as_json, _) = json.loads(trace("sources", "--json").out)["sources"]
+    assert (as_json["progress"]["lag_blocks"], as_json["progress"]["max_reorg_depth"]) == (5, 9)
+
+
 # A trigger that is kept
 
 
@@ -135,58 +152,6 @@ def test_a_trigger_says_that_it_is_kept_and_what_to_do(
     assert said in shown
     assert step in shown
     assert "No job has a new unit" not in shown
-
-
-@pytest.mark.parametrize(
-    ("state", "source", "why"),
-    [("paused", PAUSED, "paused by ann"), ("stopped", STOPPED, "pools/slow has 10 of 10 queued tasks")],
-)
-def test_waiting_on_what_is_kept_says_why_and_goes_on_with_the_work(
-    trace: Trace, api: FakeApi, state: Kept, source: SourceRow, why: str
-) -> None:
-    done = [samples.task_row(1, status="Completed")]
-    api.answers |= {
-        TRIGGER: kept(state),
-        "GET /v1/sources": [reply(source), reply(source), reply(row(kept=1)), reply(row())],
-        "GET /v1/tasks": [
-            *[TasksPage(tasks=[])] * 3,
-            TasksPage(tasks=[samples.task_row(1, status="Queued")]),
-            TasksPage(tasks=done),
-        ],
-    }
-    shown = trace(*CURSOR, "--wait")
-    assert shown.status == 0
-    for text in (
-        "kept: pools/blocks",
-        why,
-        "catches up with 1 kept event",
-        "1 open",
-        "1 done, 0 open",
-        "All tasks are finished",
-    ):
-        assert text in shown.out
-    assert "trace resume" not in shown.out.split("All tasks are finished")[1]
-
-
-def test_waiting_no_longer_than_the_timeout(trace: Trace, api: FakeApi) -> None:
-    api.answers |= {TRIGGER: kept("paused"), "GET /v1/sources": reply(PAUSED), "GET /v1/tasks": TasksPage(tasks=[])}
-    shown = trace(*CURSOR, "--wait", "--timeout", "0")
-    assert shown.status == 3
-    assert (
-        "It is not finished yet: pools/blocks is paused by ann since 2026-01-31 06:40:00Z. "
-        "Its tasks are created after that." in shown.out
-    )
-    assert "trace resume pools/blocks" in shown.out
-    as_json = trace(*CURSOR, "--wait", "--timeout", "0", "--json")
-    assert (as_json.status, msgspec.json.decode(as_json.out, type=TriggerReply).kept) == (3, "paused")
-
-
-def test_the_timeout_ends_the_wait_for_open_tasks_too(trace: Trace, api: FakeApi) -> None:
-    running = TasksPage(tasks=[samples.task_row(1, status="Running")])
-    api.answers |= {TRIGGER: TriggerReply(idempotency_key="k", event_id=7), "GET /v1/tasks": running}
-    shown = trace(*CURSOR, "--wait", "--timeout", "0")
-    assert shown.status == 3
-    assert "1 task open" in shown.out
 
 
 def test_a_timeout_without_waiting_means_nothing(trace: Trace, api: FakeApi) -> None:

@@ -13,9 +13,11 @@ from tests.cli.samples import EVIL, TASK, uuid
 from tracelake.errors import TraceError
 from tracelake.wire.audit import AuditPage, AuditRow
 from tracelake.wire.base import ErrorBody
+from tracelake.wire.checks import ChecksReply
 from tracelake.wire.dags import DagsReply, DagVersionsReply
 from tracelake.wire.datasets import DatasetDetail, DatasetsReply, EventsPage, LineageReply
 from tracelake.wire.jobs import JobsReply
+from tracelake.wire.operators import OperatorRow, OperatorsReply
 from tracelake.wire.platform import WhoAmI
 from tracelake.wire.sources_view import SourcesReply
 from tracelake.wire.tasks import TaskDetail, TasksPage
@@ -23,7 +25,7 @@ from tracelake.wire.units import Unit
 
 # The command, the route it asks, the answer, and what a person must find in the table.
 VIEWS: list[tuple[str, str, Any, list[str]]] = [
-    ("dags", "/v1/dags", samples.dags(), ["pools", "v3", "v4", "3m5s ago", "trace tasks --dag pools --status Failed"]),
+    ("dags", "/v1/dags", samples.dags(), ["pools", "v3", "v4", "3m5s ago", "trace tasks --dag pools --by-error"]),
     (
         "dags pools",
         "/v1/dags/pools/versions",
@@ -40,8 +42,9 @@ VIEWS: list[tuple[str, str, Any, list[str]]] = [
             "prices_out",
             "held",
             "12 events waiting",
-            "waiting",
-            "retrying",
+            "wait",
+            "retry",
+            "done",
             "trace trigger pools/blocks",
         ],
     ),
@@ -110,6 +113,24 @@ VIEWS: list[tuple[str, str, Any, list[str]]] = [
         ["2 units", "pools/prices", "reports/daily", "daily_out", str(TASK), "from blocks 1000-1999", "by hand"],
     ),
     ("audit", "/v1/audit", samples.AUDIT, ["ann", "dag.activate", "pools", '{"version": 3}', str(TASK)]),
+    (
+        "operators",
+        "/v1/operators",
+        OperatorsReply(
+            operators=[
+                OperatorRow(name="broken", summary="", package="acme 2.0", available=False),
+                OperatorRow(name="count_rows", summary="Counts rows.", package="acme 2.0"),
+                OperatorRow(name="noop", summary="Does nothing."),
+            ]
+        ),
+        ["count_rows acme 2.0 Counts rows.", "could not be loaded", "Not usable: broken.", "noop"],
+    ),
+    (
+        "checks",
+        "/v1/checks",
+        ChecksReply(checks=samples.dataset().checks),
+        ["prices_out", "range_price", "failed", "price at least 0"],
+    ),
     ("whoami", "/v1/whoami", WhoAmI(subject="ann", org="acme", roles=["admin"]), ["ann", "acme", "admin"]),
 ]
 NAMES = [command for command, *_ in VIEWS]
@@ -150,15 +171,15 @@ def test_programs_get_one_document_of_the_wire_type(
 
 
 EMPTY: list[tuple[str, str, Any, str]] = [
-    ("dags", "/v1/dags", DagsReply(dags=[]), "trace deploy examples/block_ranges.yaml"),
+    ("dags", "/v1/dags", DagsReply(dags=[]), "trace deploy my_project/activity.yaml"),
     ("dags pools", "/v1/dags/pools/versions", DagVersionsReply(dag="pools", versions=[]), "0 versions"),
     ("jobs pools", "/v1/dags/pools/jobs", JobsReply(dag="pools", version=1, jobs=[]), "0 jobs"),
-    ("sources", "/v1/sources", SourcesReply(sources=[]), "trace deploy examples/block_ranges.yaml"),
+    ("sources", "/v1/sources", SourcesReply(sources=[]), "trace deploy my_project/activity.yaml"),
     ("tasks", "/v1/tasks", TasksPage(tasks=[]), "trace sources"),
     ("tasks --dag pools", "/v1/tasks", TasksPage(tasks=[]), "No task matches the filters."),
     ("events", "/v1/events", EventsPage(events=[]), "no event yet"),
     ("events --dataset blocks", "/v1/events", EventsPage(events=[]), "No event matches the filters."),
-    ("datasets", "/v1/datasets", DatasetsReply(datasets=[]), "trace deploy examples/block_ranges.yaml"),
+    ("datasets", "/v1/datasets", DatasetsReply(datasets=[]), "trace deploy my_project/activity.yaml"),
     (
         "lineage prices_out",
         "/v1/datasets/prices_out/lineage",
@@ -256,7 +277,7 @@ def test_a_server_that_repeats_its_cursor_does_not_keep_us(trace: Trace, api: Fa
 
 def test_hints_name_the_home_that_was_given(trace: Trace, api: FakeApi) -> None:
     api.answers["GET /v1/dags"] = DagsReply(dags=[])
-    assert f"trace deploy examples/block_ranges.yaml --home {api.home}" in trace("dags", "--home", str(api.home)).out
+    assert f"trace deploy my_project/activity.yaml --home {api.home}" in trace("dags", "--home", str(api.home)).out
 
 
 def test_the_document_of_a_version_is_printed_as_it_is(trace: Trace, api: FakeApi) -> None:
@@ -325,16 +346,57 @@ def test_a_dataset_that_nobody_writes_any_more_is_marked(trace: Trace, api: Fake
 
 
 def test_commits_are_of_files_and_tables_alone(trace: Trace, api: FakeApi) -> None:
-    for storage, shown in (("s3", True), ("buffered", True), ("postgres", False)):
+    for storage, shown in (("s3", True), ("buffered", True), ("live", True), ("postgres", False)):
         api.answers["GET /v1/datasets/prices_out"] = samples.dataset(storage=storage)
         assert ("commits" in trace("datasets", "prices_out").out) is shown
+
+
+def test_a_live_dataset_says_where_its_files_end(trace: Trace, api: FakeApi) -> None:
+    detail = samples.dataset(storage="live")
+    for boundary, content, text in (
+        (1_999, detail.content, "files up to block 1,999, a table above"),
+        (None, detail.content, "a table, and files of what was there before it"),
+        (None, None, "none are committed yet"),
+    ):
+        shown = msgspec.structs.replace(detail, boundary=boundary, content=content)
+        api.answers["GET /v1/datasets/prices_out"] = shown
+        out = trace("datasets", "prices_out").out
+        assert text in out
+        assert "trace read prices_out" in out
+        assert "trace query" in out
+    api.answers["GET /v1/datasets/prices_out"] = samples.dataset()
+    assert "rows are in" not in trace("datasets", "prices_out").out
+
+
+def test_an_error_that_is_not_retried_is_told_from_the_last_attempt(trace: Trace, api: FakeApi) -> None:
+    def show(**changes: Any) -> str:
+        found = samples.detail(status="Failed", error="no such block", **changes)
+        attempts = [found.attempts[0], msgspec.structs.replace(found.attempts[1], outcome="Failed")]
+        api.answers[f"GET /v1/tasks/{TASK}"] = msgspec.structs.replace(found, attempts=attempts)
+        return " ".join(trace("tasks", str(TASK)).out.split())
+
+    words = "not retried: another attempt would fail in the same way"
+    assert f"attempt 2/5, {words}" in show()
+    assert words not in show(attempt=5)
+    assert words not in show(next_retry_at=samples.EARLIER), "it will be retried"
+
+
+def test_published_datasets_come_first(trace: Trace, api: FakeApi) -> None:
+    rows = [
+        samples.dataset_row(name=name, published=not name.startswith("a__")) for name in ("a__head_3", "b", "c", "d")
+    ]
+    api.answers["GET /v1/datasets"] = DatasetsReply(datasets=rows)
+    lines = trace("datasets").out.splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["b", "c", "d", "a__head_3"]
+    assert "trace datasets b" in lines[5]
 
 
 def test_a_build_with_failed_tasks_names_the_ways_out(trace: Trace, api: FakeApi) -> None:
     failed = msgspec.structs.replace(samples.BUILD, failed=1)
     api.answers["GET /v1/dags/pools/versions"] = samples.versions(samples.version(4, "Building", build=failed))
     shown = trace("dags", "pools").out
-    for step in ("trace retry TASK_ID", "trace skip TASK_ID", "trace deploy FILE", "trace activate pools 4 --now"):
+    many = "--dag pools --version 4 --failed"
+    for step in (f"trace retry {many}", f"trace skip {many}", "trace deploy FILE", "trace activate pools 4 --now"):
         assert step in shown
 
 
@@ -363,6 +425,16 @@ def test_lineage_with_a_circle_ends(trace: Trace, api: FakeApi) -> None:
     api.answers["GET /v1/datasets/a/lineage"] = msgspec.convert(answer, LineageReply)
     shown = trace("lineage", "a").out
     assert shown.count("(see above)") == 2
+
+
+def test_a_dataset_is_expanded_where_it_is_named_first(trace: Trace, api: FakeApi) -> None:
+    edges = [("b", "a"), ("c", "a"), ("c", "b"), ("d", "c")]
+    upstream = [{"from_dataset": start, "dag": "d", "job": f"j{end}", "to_dataset": end} for start, end in edges]
+    answer = msgspec.to_builtins(samples.lineage(dataset="a")) | {"upstream": upstream, "downstream": []}
+    api.answers["GET /v1/datasets/a/lineage"] = msgspec.convert(answer, LineageReply)
+    lines = [line.strip("│├└─ ") for line in trace("lineage", "a").out.splitlines()]
+    drawn = lines[lines.index("a is computed from") + 1 : lines.index("a is read by")]
+    assert drawn == ["d/ja", "b", "d/jb", "c", "d/jc", "d", "c (see above)"]
 
 
 def test_a_huge_lineage_is_cut_in_the_drawing_alone(trace: Trace, api: FakeApi) -> None:
@@ -480,3 +552,42 @@ def test_a_task_shows_what_spark_did_for_each_attempt(trace: Trace, api: FakeApi
         assert said in shown
     assert "shuffle" not in shown, "what is nothing is not shown"
     assert msgspec.json.decode(trace("tasks", str(TASK), "--json").out)["attempts"][1]["spark"] == did
+
+
+LONG = "ethereum_mainnet_token_transfers_by_token"
+"""Forty-one characters: names of real projects are long."""
+
+
+def wide_jobs() -> JobsReply:
+    (_, job) = samples.jobs().jobs
+    inputs = [samples.edge(dataset=LONG), samples.edge(dataset="other", state="held", failed_units=1)]
+    rows = [
+        msgspec.structs.replace(job, name=name, inputs=inputs, done=10_000, done_more=True, gaps=2, more=True)
+        for name in ("prices", LONG[:35])
+    ]
+    return JobsReply(dag="pools", version=3, jobs=rows)
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120, 200])
+def test_jobs_are_a_table_that_fits(columns: int, trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/dags/pools/jobs"] = wide_jobs()
+    lines = trace("jobs", "pools", columns=columns).out.splitlines()
+    hints = [line for line in lines if ": trace " in line]
+    assert all(len(line) <= columns for line in lines if line not in hints)
+    (heading,) = [line for line in lines if "done" in line and line.startswith("job")]
+    (row,) = [line for line in lines if line.startswith("prices ") and "10000+" in line]
+    assert row.index("10000+") + len("10000+") == heading.index("done") + len("done"), "below its heading"
+    assert "gaps" in heading
+    assert LONG in "".join(lines).replace(" ", "")
+
+
+def test_dags_show_what_is_missing(trace: Trace, api: FakeApi) -> None:
+    row = {"failed_tasks": 10_000, "more": True, "gaps": 3, "dead_letters": 2, "failed_building": 4}
+    api.answers["GET /v1/dags"] = samples.dags("pools", **row)
+    shown = trace("dags", columns=100).out
+    heading, line, *_ = shown.splitlines()
+    assert " ".join(heading.split()) == "dag active building versions jobs open failed gaps refused activated"
+    assert line.split()[:10] == ["pools", "v3", "v4,", "4", "failed", "4", "2", "5+", "10000+", "3"]
+    assert "trace tasks --dag pools --by-error" in shown
+    api.answers["GET /v1/dags"] = samples.dags("pools", failed_tasks=0, dead_letters=2)
+    assert "trace dlq list" in trace("dags").out

@@ -73,6 +73,18 @@ def test_json_is_the_answer_and_where_to_send(api: FakeApi, trace: Trace) -> Non
     }
 
 
+def test_the_address_is_that_for_other_machines(api: FakeApi, trace: Trace) -> None:
+    """The command itself calls the address of this machine."""
+    api.answers[f"GET {WHERE}"] = reply()
+    file = api.home / "stack.json"
+    file.write_text(json.dumps(json.loads(file.read_bytes()) | {"shared_public_url": "https://lab.example:8443"}))
+    url = "https://lab.example:8443/v1/webhooks/pools/alerts-1"
+    assert json.loads(trace("webhook", "pools/alerts", "--json").out)["url"] == url
+    shown = trace("webhook", "pools/alerts").out
+    assert shown.count(url) == 2
+    assert "127.0.0.1" not in shown
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="it is an example for openssl")
 @pytest.mark.parametrize("secret", [SECRET, "plain", "_-_"])
 def test_the_example_signs_as_the_server_checks(secret: str) -> None:

@@ -60,7 +60,7 @@ VIEWS: list[tuple[str, str, Any, list[str]]] = [
     (f"why {TASK}", f"/v1/why/task/{TASK}", why("task", str(TASK)),
      ["blocked", "3 events wait. Retry or skip the task.", f"trace retry {TASK}", f"trace skip {TASK}"]),
     ("why pools/prices", "/v1/why/job/pools/prices", why("job", "pools/prices", RUNNING),
-     ["pools/prices: Its input", "edge_held", "tasks_running", "2 tasks of it are running."]),
+     ["pools/prices: Its input", "tasks_running", "2 tasks of it are running."]),
     ("why prices_out", "/v1/why/dataset/prices_out", why("dataset", "prices_out"), ["prices_out: Its input blocks"]),
 ]  # fmt: skip
 NAMES = [command for command, *_ in VIEWS]
@@ -113,6 +113,13 @@ def test_steps_are_those_of_the_worst_reasons_and_each_is_shown_once(trace: Trac
     shown = trace("why", "pools/prices", "--home", str(api.home)).out
     assert shown.count(f"trace retry {TASK} --home {api.home}") == 1
     assert "see them" not in shown
+
+
+def test_what_the_first_lines_say_is_not_repeated_below(trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/why/job/pools/prices"] = why("job", "pools/prices", RUNNING)
+    shown = " ".join(trace("why", "pools/prices", columns=200).out.split())
+    assert shown.count("Its input blocks is held at cursor 9") == 1
+    assert shown.count("2 tasks of it are running.") == 1
 
 
 def test_a_step_that_is_no_command_is_not_offered(trace: Trace, api: FakeApi) -> None:

@@ -2,6 +2,7 @@
 
 import unicodedata
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.samples import EVIL
-from tracelake.cli.diagnostics import dag_name, name_of_file
-from tracelake.cli.options import parse_cursor, parse_range, parse_time
+from tracelake.cli.error_text import error_line
+from tracelake.cli.options import parse_time
 from tracelake.cli.text import ago, clean, clean_lines, compact, count, escape_json, moment, shortened
+from tracelake.client.dag_documents import dag_name, name_of_file
+from tracelake.client.ranges import parse_cursor, parse_range
+from tracelake.errors import TraceError
 from tracelake.wire.base import MAX_CURSOR
 from tracelake.wire.jobs import BlockRange
 
@@ -191,3 +195,22 @@ def test_json_has_no_tricks_and_means_the_same(text: str) -> None:
 def test_json_shows_control_characters_as_escapes() -> None:
     shown = escape_json(msgspec.json.encode([EVIL]).decode())
     assert shown == r'["x\u001b[31m\u0007[bold]y[/bold]\u202e\u009b2J"]'
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "remedy"),
+    [
+        ("role_forbidden", {"needed_role": "admin"}, "Use a token with the role admin."),
+        ("rate_limited", {"retry_after_seconds": 1}, "Wait a second, then repeat the call."),
+        ("rate_limited", {"retry_after_seconds": 31}, "Wait 31s, then repeat the call."),
+        ("rate_limited", {}, "Wait a moment, then repeat the call."),
+        ("rate_limited", {"retry_after_seconds": "soon"}, "Wait a moment, then repeat the call."),
+        ("quota_deploys", {"retry_after_seconds": 1800}, "Wait 30m, or ask the platform's operator for more"),
+        ("task_not_failed", {"status": "Running"}, "Check the task first; it is Running."),
+    ],
+)
+def test_a_remedy_has_the_value_and_not_the_name_of_a_field(code: str, details: dict[str, Any], remedy: str) -> None:
+    line = error_line(TraceError(code, **details))
+    assert remedy in line
+    assert "details." not in line
+    assert "Retry-After" not in line

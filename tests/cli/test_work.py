@@ -1,7 +1,6 @@
 """Commands that set tasks off or say something about them: trigger, cancel, retry, skip."""
 
 import json
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -10,12 +9,12 @@ import pytest
 from tests.cli import samples
 from tests.cli.conftest import Trace
 from tests.cli.fake_api import FakeApi
-from tests.cli.samples import EVIL, TASK, task_row, uuid
+from tests.cli.samples import EVIL, TASK, uuid
 from tracelake.errors import TraceError
 from tracelake.wire.dags import DagsReply
 from tracelake.wire.jobs import TriggerReply
 from tracelake.wire.platform import CancelReply
-from tracelake.wire.tasks import RetryReply, SkipReply, TasksPage
+from tracelake.wire.tasks import RetryReply, SkipReply
 
 TRIGGER = "POST /v1/dags/pools/jobs/blocks/trigger"
 EMITTED = TriggerReply(idempotency_key="k", event_id=7, tasks=[TASK, uuid(2)])
@@ -74,88 +73,6 @@ def test_the_dag_may_be_left_out_when_one_has_the_job(trace: Trace, api: FakeApi
     assert several.status == 2
     assert "pools/blocks, other/blocks" in several.err
     assert not [call for call in api.calls if call.method == "POST" and "blocks" in call.path]
-
-
-def test_waiting_ends_when_nothing_is_open(trace: Trace, api: FakeApi) -> None:
-    def pages() -> list[Any]:
-        return [
-            TasksPage(tasks=[task_row(1, status="Running"), task_row(2, status="Queued")]),
-            TraceError("store_unavailable"),
-            TasksPage(
-                tasks=[
-                    task_row(1, status="Completed"),
-                    task_row(2, status="Failed", next_retry_at=samples.NOW, error="x"),
-                ]
-            ),
-            TasksPage(tasks=[task_row(number, status="Completed") for number in (1, 2, 3)]),
-        ]
-
-    api.answers |= {TRIGGER: EMITTED, "GET /v1/tasks": pages()}
-    shown = trace("trigger", "pools/blocks", "--cursor", "5", "--wait")
-    assert (shown.status, shown.err) == (0, "")
-    for text in (
-        "0 done, 2 open",
-        "does not answer",
-        "1 done, 1 open",
-        "1 task waits for a retry at ",
-        "3 done, 0 open",
-        "All tasks are finished.",
-    ):
-        assert text in shown.out
-    query = api.asked("/v1/tasks")[0].query
-    assert query["dag"] == "pools"
-    assert query["since"] == "2023-06-28T03:15:47.228000Z", "just before the time in the first task's id"
-    api.answers["GET /v1/tasks"] = pages()
-    as_json = trace("trigger", "pools/blocks", "--cursor", "5", "--wait", "--json")
-    assert msgspec.json.decode(as_json.out, type=TriggerReply) == EMITTED
-
-
-def test_waiting_for_what_failed_for_good_ends_with_status_1(trace: Trace, api: FakeApi) -> None:
-    rows = [task_row(1, status="Failed"), task_row(2, status="Failed", skipped=True), task_row(3, status="Canceled")]
-    api.answers |= {TRIGGER: EMITTED, "GET /v1/tasks": TasksPage(tasks=rows)}
-    shown = trace("trigger", "pools/blocks", "--cursor", "5", "--wait")
-    assert shown.status == 1
-    assert "1 task failed for good." in shown.out
-    assert "trace tasks --dag pools --status Failed" in shown.out
-
-
-def test_waiting_for_a_trigger_that_made_nothing_yet(trace: Trace, api: FakeApi) -> None:
-    api.answers |= {TRIGGER: TriggerReply(idempotency_key="k", event_id=7), "GET /v1/tasks": TasksPage(tasks=[])}
-    asked_at = datetime.now(UTC)
-    assert trace("trigger", "pools/blocks", "--cursor", "5", "--wait").status == 0
-    since = datetime.fromisoformat(api.asked("/v1/tasks")[0].query["since"])
-    assert timedelta(0) < asked_at - since < timedelta(seconds=6)
-
-
-def test_of_very_many_tasks_it_asks_whether_any_is_open(
-    trace: Trace, api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tracelake.cli.trigger._LOOK_ROWS", 2)
-    open_rows = [TasksPage(tasks=[task_row(9, status="Running")]), TasksPage(tasks=[])]
-
-    def answer(call: Any) -> TasksPage:
-        if call.query.get("status") == "Running":
-            return open_rows.pop(0) if len(open_rows) > 1 else open_rows[0]
-        if "status" in call.query:
-            return TasksPage(tasks=[])
-        return TasksPage(tasks=[task_row(number, status="Completed") for number in (1, 2)], next="more")
-
-    api.answers |= {TRIGGER: EMITTED, "GET /v1/tasks": answer}
-    shown = trace("trigger", "pools/blocks", "--cursor", "5", "--wait")
-    assert shown.status == 0
-    assert "2+ done, 1+ open" in shown.out
-    assert len([call for call in api.asked("/v1/tasks") if call.query.get("status") == "Running"]) == 3
-
-
-def test_ctrl_c_ends_the_waiting_and_not_the_work(trace: Trace, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("tracelake.cli.trigger._view", interrupt)
-    api.answers |= {TRIGGER: EMITTED, "GET /v1/tasks": samples.TASKS}
-    shown = trace("trigger", "pools/blocks", "--cursor", "5", "--wait")
-    assert shown.status == 1
-    assert "the work goes on" in shown.out
 
 
 # --- cancel, retry, skip
@@ -224,7 +141,10 @@ def test_a_trigger_that_makes_nothing_says_how_to_make_a_unit_again(trace: Trace
 
 
 def test_the_field_that_is_wrong_is_named(trace: Trace, api: FakeApi) -> None:
-    for code, text in (("trigger_invalid", "Look at `range`; the message"), ("body_invalid", "Correct `range`.")):
+    for code, text in (
+        ("trigger_invalid", "Correct `range`, as the message says."),
+        ("body_invalid", "Correct `range`."),
+    ):
         api.answers[TRIGGER] = TraceError(code, field="range")
         ended = trace("trigger", "pools/blocks", "--range", "1-2")
         assert text in ended.err

@@ -94,6 +94,26 @@ class QueueSuite:
 
         run(harness, test)
 
+    def test_what_nobody_needs_is_discarded_wherever_it_is(self, harness: Harness) -> None:
+        async def test(queue: Queue) -> None:
+            await queue.publish([message("a"), message("b"), message("a", "tasks.other")])
+            (held,) = await queue.receive("tasks.other", 1, 60)
+            assert await queue.discard(["a", "unheard_of"]) == 2
+            assert await queue.discard(["a"]) == await queue.discard([]) == 0
+            assert await queue.ack([held]) == 0
+            assert [delivery.key for delivery in await queue.receive(Q, 10, 60)] == ["b"]
+
+        run(harness, test)
+
+    def test_a_queue_is_emptied_in_parts(self, harness: Harness) -> None:
+        async def test(queue: Queue) -> None:
+            await queue.publish([message(str(n)) for n in range(5)] + [message("x", "tasks.other")])
+            await queue.receive(Q, 1, 60)
+            assert [await queue.discard_queue(Q, 3) for _ in range(3)] == [3, 2, 0]
+            assert [depth.queue for depth in await queue.depths()] == ["tasks.other"]
+
+        run(harness, test)
+
     def test_an_acked_message_never_comes_back(self, harness: Harness) -> None:
         async def test(queue: Queue) -> None:
             await queue.publish([message("a")])

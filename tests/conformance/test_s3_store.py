@@ -68,6 +68,13 @@ def test_whoever_cannot_be_asked_is_away(seaweed: EmbeddedObjectStore, change: d
             asyncio.run(call)
 
 
+def test_a_bucket_takes_few_volumes(seaweed: EmbeddedObjectStore) -> None:
+    """The program makes as many volumes as the disk could fill: a bucket that took many would leave none to others."""
+    store = S3ObjectStore(seaweed.access())
+    asyncio.run(store.put("s3://bucket-one/volumes/x", b"x"))
+    assert 1 <= len(list(seaweed.data_dir.glob("bucket-one_*.dat"))) <= 2
+
+
 def test_which_sockets_it_has(seaweed: EmbeddedObjectStore) -> None:
     ports = dataclasses.astuple(seaweed.ports)
     numbers = {*ports, *(port + 10_000 for port in ports)}

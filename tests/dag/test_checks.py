@@ -48,3 +48,11 @@ def test_an_attempt_can_report_all_checks_of_a_job() -> None:
     ]
     text = HEAD + TICK + JOB + f"  checks:\n{lines[0]}\n" + PUBLISH + f"    checks:\n{lines[1]}\n"
     assert problems_of(text) == []
+
+
+def test_freshness_of_commits_and_of_data_are_two_checks() -> None:
+    checks = "[{freshness: {max_age: 1h, of: commit}}, {freshness: {max_age: 2h, of: data}}]"
+    assert checks_of(HEAD + TICK + JOB + f"  checks: {checks}\n" + PUBLISH) == (
+        OutputCheck(name="freshness", kind=CheckKind.FRESHNESS, max_age_seconds=3_600),
+        OutputCheck(name="freshness_data", kind=CheckKind.FRESHNESS, max_age_seconds=7_200, age_of="data"),
+    )

@@ -23,6 +23,7 @@ def sql(name: str, query: str, *inputs: dict[str, Any], **config: Any) -> dict[s
         "operator": "spark_sql",
         "inputs": [{"from": item} for item in inputs],
         "config": {"query": query, "inputs": names, **config},
+        "execution_strategy": "PerPartition",
     }
 
 
@@ -184,3 +185,15 @@ def test_hostile_queries_are_bounded() -> None:
     assert "wider.0" not in known
     assert known["deep.0"] == "block_number bigint"
     assert "z29.0" not in known  # beyond what is analysed of a document
+
+
+def test_optional_columns_of_a_chain_are_known_and_misspelt_ones_have_their_place() -> None:
+    transactions = {"job": "ingest", "output_index": 1}
+    text = document(sql("created", "SELECT block_number, contract_address FROM t0", transactions))
+    with_column = text.replace("chain_id: 1", "chain_id: 1\n    columns: {transactions: [l1_fee, contract_address]}")
+    assert "`contract_address`" in problems_of(text)[0].message
+    assert columns_of(with_column)["created.0"] == "block_number bigint, contract_address binary"
+    (problem,) = problems_of(with_column.replace("[l1_fee, contract_address]", "[l1_fee, contract_adress]"))
+    assert (problem.code, problem.suggestion) == ("config_invalid", "Did you mean `contract_address`?")
+    line = with_column.splitlines()[problem.line - 1]
+    assert line[problem.column - 1 :].startswith("contract_a")

@@ -86,7 +86,9 @@ def test_everything_is_told_at_once() -> None:
 def test_suggestions() -> None:
     said = {problem.code: problem.suggestion for problem in problems_of(BROKEN)}
     assert said["unknown_runtime"] == "Did you mean `ecs_platform`?"
-    assert said["unknown_operator"] == "Did you mean `noop`?"
+    assert said["unknown_operator"] == (
+        "Did you mean `noop`? Restart the stack if you have just installed its package."
+    )
     assert said["unknown_job"] == "Did you mean `tick`?"
     assert said["unknown_dataset"] == "Did you mean `alert_events`?"
     assert said["where_unknown_field"] == "Did you mean `severity`?"

@@ -40,10 +40,10 @@ def test_jobs_with_as_many_outputs_as_their_operator_writes_or_fewer(operator: s
         ),
         (
             "cryo_ingest",
-            ", config: {chain_id: 1}, outputs: 4",
+            ", config: {chain_id: 1}, outputs: 5",
             "outputs",
-            "cryo_ingest writes 3 tables and the job has `outputs: 4`.",
-            "Use `outputs: 3`.",
+            "cryo_ingest writes 4 tables and the job has `outputs: 5`.",
+            "Use `outputs: 4`.",
         ),
         (
             "decode_logs",

@@ -114,7 +114,7 @@ def test_no_statement_scans_finished_work(plans: dict[str, str]) -> None:
 def test_open_work_is_found_among_the_open_alone(plans: dict[str, str], name: str) -> None:
     used = set(re.findall(r"Scan (?:Backward )?(?:using|on) (tasks_\w+)", plans[name]))
     assert used, plans[name]
-    assert used <= {"tasks_live", "tasks_superseded", "tasks_ready"}, plans[name]
+    assert used <= {"tasks_live", "tasks_superseded", "tasks_ready", "tasks_pkey"}, plans[name]
 
 
 def test_the_look_at_a_build_costs_the_same_whatever_ended(large: DispatcherHarness) -> None:

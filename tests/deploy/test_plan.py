@@ -246,7 +246,7 @@ def tables(found: Plan) -> dict[str, list[str]]:
     return {item.dataset: item.table for item in found.datasets if item.table}
 
 
-def test_rows_that_nobody_makes_any_more_stay_and_the_plan_says_so() -> None:
+def test_the_plan_says_what_becomes_of_rows_of_writers_that_change() -> None:
     before = buffered("w1", "w2")
     assert tables(plan(before, buffered("w1", "w2"))) == {
         "rows": ["create the table (1 columns)"]
@@ -255,13 +255,13 @@ def test_rows_that_nobody_makes_any_more_stay_and_the_plan_says_so() -> None:
         changed = before.copy()
         changed.jobs["w1"].update(fields)
         (texts,) = tables(plan(before, changed)).values()
-        assert texts[1:] == ["keep its rows: what `w1` no longer makes stays"], name
+        assert texts[1:] == ["rebuild the rows of `w1`: the new ones replace the old ones at the cutover"], name
     both = before.copy()
     both.jobs["w1"]["config"] = both.jobs["w2"]["config"] = {"seconds": 9}
     (texts,) = tables(plan(before, both)).values()
-    assert texts[1:] == ["keep its rows: what `w1` and `w2` no longer make stays"]
+    assert texts[1:] == ["rebuild the rows of `w1` and `w2`: the new ones replace the old ones at the cutover"]
     (texts,) = tables(plan(before, buffered("w1"))).values()
-    assert texts[1:] == ["keep its rows: what `w2` no longer makes stays"], "it writes no more"
+    assert texts[1:] == ["remove the rows of `w2`, which no longer writes it, at the cutover"]
     (texts,) = tables(plan(buffered("w1"), before)).values()
     assert not texts[1:], "what is new has left nothing behind"
     files = chain()

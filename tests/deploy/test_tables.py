@@ -1,5 +1,7 @@
 """What a deploy says of the table of a buffered dataset: where it refuses, and that rows stay."""
 
+from uuid import UUID
+
 import msgspec
 import pytest
 
@@ -9,6 +11,7 @@ from tests.support.dags import activate, deploy, output
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.errors import TraceError
 from tracelake.model.dag import Problem, Schema
+from tracelake.wire.dags import DeployReply
 
 HEAD = """\
 name: d
@@ -111,16 +114,46 @@ def test_the_version_column_of_a_table_stays(harness: DispatcherHarness) -> None
         )
 
 
-def test_rows_of_a_writer_that_changed_stay_on_the_way_back_too(harness: DispatcherHarness) -> None:
-    stay = ["keep its rows: what `w` no longer makes stays"]
+def row_changes(reply: DeployReply) -> list[str]:
+    (change,) = [item for item in reply.plan.datasets if item.dataset == "rows"]
+    assert change.change == "unchanged"
+    return change.table
+
+
+def test_the_plan_says_what_becomes_of_rows_of_a_writer_that_changes(harness: DispatcherHarness) -> None:
     deploy(harness, HEAD + BEFORE)
     text = HEAD.replace("seconds: 1", "seconds: 2") + BEFORE
-    for reply in (deploy(harness, text, dry_run=True), deploy(harness, text), activate(harness, "d")):
-        (change,) = [item for item in reply.plan.datasets if item.dataset == "rows"]
-        assert (change.change, change.table) == ("unchanged", stay)
-    grown = text.replace("enum: [x]", "enum: [x, y]")
-    (change,) = [item for item in deploy(harness, grown).plan.datasets if item.dataset == "rows"]
-    assert change.table == ["allow `y` in the column `c`", *stay]
+    new = ["rebuild the rows of `w`: the new ones replace the old ones at the cutover"]
+    for reply in (deploy(harness, text, dry_run=True), deploy(harness, text)):
+        assert row_changes(reply) == new
+    assert row_changes(activate(harness, "d")) == ["show the rows again that `w` wrote in an earlier version"]
+    grown = text.replace("enum: [x]", "enum: [x, y]").replace("seconds: 2", "seconds: 3")
+    assert row_changes(deploy(harness, grown)) == ["allow `y` in the column `c`", *new]
+    kept = grown.replace("seconds: 3", "seconds: 4").replace("    schema:", "    on_change: keep\n    schema:")
+    assert row_changes(deploy(harness, kept)) == [
+        "keep rows of earlier versions from the cutover on (`on_change: keep`)",
+        "WARNING: old rows stay (`on_change: keep`): what `w` wrote so far is not removed",
+    ]
+    (rule,) = harness.sql("SELECT on_change FROM buffered_tables")
+    assert rule["on_change"] == "keep"
+
+
+def test_a_cutover_declares_the_writers_of_tables(harness: DispatcherHarness) -> None:
+    def declared() -> tuple[list[UUID], int]:
+        (listed,) = harness.run(harness.dispatcher.buffers.list()).datasets
+        return listed.writers, listed.revision
+
+    deploy(harness, HEAD + BEFORE)
+    (first,), revision = declared()
+    deploy(harness, HEAD.replace("seconds: 1", "seconds: 2") + BEFORE, activate=False)
+    assert declared() == ([first], revision), "registering a version changes nothing"
+    deploy(harness, HEAD.replace("seconds: 1", "seconds: 2") + BEFORE)
+    (second,), later = declared()
+    assert second != first
+    assert later > revision
+    activate(harness, "d")
+    assert declared()[0] == [first]
+    assert declared()[1] > later, "sinks follow the last declaration, also back"
 
 
 def table(harness: DispatcherHarness) -> Schema | None:

@@ -202,7 +202,7 @@ def test_other_orgs_and_other_tasks(runs: Runs) -> None:
     plain = runs.harness.make_task(job["job_id"])
     reply = runs.user.call("GET", f"/v1/tasks/{plain}/log")
     assert (reply.status, reply.code) == (422, "task_has_no_log")
-    assert "logs are kept of users' functions" in reply.body["error"]["message"]
+    assert "which does its work at once" in reply.body["error"]["message"]
 
 
 def test_runs_of_a_bundle_and_of_a_job(runs: Runs) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tools.docs import ROOT
 
+from tracelake.catalogue.evm_columns import EVM_COLUMNS
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import CATALOGUE
 from tracelake.processes.main import _COMMANDS
@@ -127,7 +128,8 @@ def test_every_metric_is_documented() -> None:
 
 def test_metrics_that_the_documents_name_exist() -> None:
     known = set(re.findall(r"`(trace_\w+)`", text_of(REFERENCE / "metrics.md")))
-    known.add("trace_now")  # the SQL function
+    known |= {"trace_now", "trace_block"}  # a function of SQL, a method of chain nodes
+    known |= {column.name for column in EVM_COLUMNS["traces"]}
     for page in PAGES:
         named = {
             name for code in CODE.findall(FENCED.sub("", text_of(page))) for name in re.findall(r"\btrace_\w+", code)
@@ -168,3 +170,20 @@ def test_every_page_is_in_the_index() -> None:
     index = text_of(ROOT / "docs/README.md")
     for page in (ROOT / "docs").glob("*.md"):
         assert page.name == "README.md" or f"({page.name})" in index, page.name
+
+
+def test_ports_are_the_same_on_every_page() -> None:
+    """Whoever follows several pages sets each port once, and no port twice."""
+    texts = [text_of(page) for page in (*PAGES, ROOT / "monitoring/README.md")]
+    found = {pair for text in texts for pair in re.findall(r"\b(public|task|internal|query)_port = (\d+)", text)}
+    assert found == {("public", "8443"), ("task", "8444"), ("internal", "8445"), ("query", "8446")}
+    targets = re.findall(r'"127\.0\.0\.1:(\d+)"', text_of(ROOT / "monitoring/prometheus/prometheus.yaml"))
+    assert {"8445", "8446"} <= set(targets) <= {"8445", "8446", "9093"}
+
+
+def test_the_guide_of_functions_can_follow_the_first_dag() -> None:
+    """A dataset belongs to one DAG of an org."""
+    guide = text_of(ROOT / "docs/functions.md").partition("## Ten minutes")[2]
+    published = re.findall(r"^  (\w+):", guide.partition("\npublish:\n")[2].partition("```")[0], re.MULTILINE)
+    assert "busy_blocks" in published
+    assert not {"blocks", "transactions", "logs", "daily_activity"} & set(published)

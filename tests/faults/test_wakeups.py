@@ -68,6 +68,12 @@ class PickyQueue:
     async def drop_dead(self, message_ids: Sequence[str] | None) -> int:
         return await self.real.drop_dead(message_ids)
 
+    async def discard(self, keys: Sequence[str]) -> int:
+        return await self.real.discard(keys)
+
+    async def discard_queue(self, queue: str, limit: int) -> int:
+        return await self.real.discard_queue(queue, limit)
+
     async def close(self) -> None:
         await self.real.close()
 

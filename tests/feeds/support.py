@@ -16,7 +16,7 @@ from tracelake.catalogue import read_config
 from tracelake.catalogue.context import Batch, OperatorContext, OperatorResult, StoredDelivery
 from tracelake.feeds.hosts import FeedHosts
 from tracelake.feeds.places import FeedPlaces
-from tracelake.model.dag import Schema
+from tracelake.model.dag import OutputCheck, Schema
 from tracelake.ports import SecretValues
 from tracelake.spark.directory_transfer import DirectoryTransfer
 from tracelake.spark.testing import make_unit
@@ -131,6 +131,7 @@ class FeedTrial:
     cancel: threading.Event = field(default_factory=threading.Event)
     result: OperatorResult | None = None
     memory_bytes: int = 2**30
+    checks: Sequence[OutputCheck] = ()
 
     def __post_init__(self) -> None:
         self.transfer = DirectoryTransfer(self.root / "objects")
@@ -178,6 +179,7 @@ class FeedTrial:
             deliveries=lambda _item: list(self.deliveries),
             secrets=SecretValues(secrets),
             org=org,
+            checks=self.checks,
         )
         operators = FeedOperators(self.transfer, lambda _org: self.hosts, FeedPlaces(2), self.memory_bytes)
         self.outputs = outputs

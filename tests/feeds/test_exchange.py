@@ -319,6 +319,15 @@ def test_patience_ends(server: FeedServer, hosts: FeedHosts) -> None:
     assert (waits, error.value.final) == ([60.0], False)
 
 
+@pytest.mark.parametrize("status", [404, 503])
+def test_a_refusal_names_the_address_without_its_query(server: FeedServer, hosts: FeedHosts, status: int) -> None:
+    server.on("/prices?key=hidden", reply(b"", status))
+    with pytest.raises(FeedError) as error:
+        patient(hosts, [], 0.0).fetch(FeedRequest(parse_address(f"{server.url}/prices?key=hidden")))
+    assert f"{server.url}/prices answered {status}" in str(error.value)
+    assert "hidden" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("status", "advice"),
     [(400, "url"), (401, "secret"), (403, "secret"), (404, "url"), (206, ""), (304, ""), (418, "")],

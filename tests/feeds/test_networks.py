@@ -165,6 +165,21 @@ def test_only_the_usual_ports(port: int) -> None:
         find(f"http://feed.example:{port}/", [ipaddress.ip_address("1.1.1.1")])
 
 
+@pytest.mark.parametrize(
+    ("place", "entry"),
+    [("127.0.0.1:18999", "ORG@127.0.0.1:18999"), ("10.1.2.3", "ORG@10.1.2.3:80"), ("[::1]:8080", "ORG@[::1]:8080")],
+)
+def test_the_refusal_names_the_setting_that_helps(place: str, entry: str) -> None:
+    with pytest.raises(FeedRefusedError) as refusal:
+        find(f"http://{place}/", [])
+    assert f"`feed_hosts`, as {entry}" in str(refusal.value)
+    assert "feed_ports" not in str(refusal.value), "it lets nobody call a private address"
+    named = hosts_of("acme", [entry.replace("ORG", "acme")], public=True)
+    assert find(f"http://{place}/", [], named), "the advice works"
+    with pytest.raises(FeedRefusedError, match=r"`feed_ports`.*`feed_hosts`"):
+        find("http://prices.internal:18999/", [])
+
+
 def test_a_named_host_belongs_to_its_org_and_port() -> None:
     entries = ["acme@prices.internal:8080", "acme@10.0.0.9:80", "other@[fd00::1]:443"]
     private = [ipaddress.ip_address("10.1.2.3")]

@@ -116,6 +116,43 @@ def test_bad_rows_fail_the_task_or_go_to_the_second_output(server: FeedServer, t
     assert trial.progress_texts[-1] == "2 rows, 2 rejected"
 
 
+@pytest.mark.parametrize("operator", ["http_fetch", "webhook_rows"])
+def test_rows_that_the_dataset_cannot_hold_go_to_the_second_output(
+    operator: str, server: FeedServer, trial: FeedTrial
+) -> None:
+    account = Column(name="account", type=ColumnType.TEXT, nullable=False, max_length=3)
+    schema = Schema(columns=(account, Column(name="more", type=ColumnType.JSON)), unique=("account",))
+    accounts = ["one", "three", "four", "two", *(f"n{number}" for number in range(10)), "eleven"]
+    body = json.dumps([{"account": name, "more": {"a": 1}} for name in accounts])
+    config: dict[str, object] = {"columns": {"account": "text", "more": "json"}}
+    if operator == "http_fetch":
+        server.on("/x", reply(body))
+        config["url"] = f"{server.url}/x"
+    else:
+        trial.deliveries = [delivery(1, body.encode())]
+    trial.schemas = [schema]
+    with pytest.raises(NonRetryableError) as failed:
+        trial.run(operator, config)
+    assert "account: is longer than 3 characters" in str(failed.value)
+    assert "set `outputs: 2` to keep such rows apart" in str(failed.value)
+    assert "query" not in str(failed.value)
+    trial.schemas = [schema, None]
+    trial.run(operator, config)
+    kept = [json.loads(line)["account"] for line in trial.lines().splitlines()]
+    assert kept == [name for name in accounts if len(name) <= 3]
+    rejected = trial.table(1).to_pylist()
+    assert [(row["row"], row["column"], row["record"]) for row in rejected] == [
+        (number, "account", f'{{"account":"{name}","more":{{"a":1}}}}')
+        for number, name in enumerate(accounts, 1)
+        if len(name) > 3
+    ]
+    assert {row["reason"] for row in rejected} == {"is longer than 3 characters"}
+    assert trial.progress_texts[-1].startswith("12 rows, 3 rejected")
+    config["columns"] = {"id": {"path": "account", "type": "text"}}
+    with pytest.raises(NonRetryableError, match="does not fit the schema of out0: id: is not a column"):
+        trial.run(operator, config)
+
+
 def delivery(number: int, body: bytes) -> StoredDelivery:
     moment = datetime(2026, 1, 31, 12, 0, number, tzinfo=UTC)
     return StoredDelivery(number, f"id-{number}", moment, "application/json", body)

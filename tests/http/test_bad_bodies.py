@@ -97,6 +97,12 @@ ENDPOINTS = [
         batch=True,
     ),
     Endpoint("internal", "/internal/task-token", lambda t: t.body(), WORKER),
+    Endpoint(
+        "internal",
+        "/internal/task-logs",
+        lambda t: {"worker_id": "w", "logs": [{"task_id": t.task_id, "attempt": 1}]},
+        WORKER,
+    ),
     Endpoint("internal", "/internal/task-introspect", lambda t: {"task_id": t.task_id, "attempt": 1}, SERVICE),
     Endpoint(
         "internal",
@@ -151,6 +157,7 @@ ENDPOINTS = [
         },
         SERVICE,
     ),
+    Endpoint("internal", "/internal/check-results", lambda t: {"org": "nobody"}, SERVICE),
     Endpoint("internal", "/internal/buffer-open", lambda t: {"publish_ids": [NOWHERE]}, SERVICE),
     Endpoint(
         "internal",
@@ -164,6 +171,7 @@ ENDPOINTS = [
         lambda t: {"publish_id": NOWHERE, "code": "row_invalid", "reason": "no"},
         SERVICE,
     ),
+    Endpoint("internal", "/internal/tables-dropped", lambda t: {"dataset_uuids": [NOWHERE]}, SERVICE),
     Endpoint("public", "/v1/dlq-replay", lambda t: {"publish_ids": [NOWHERE]}, USER, optional=("publish_ids",)),
     Endpoint("public", "/v1/dlq-drop", lambda t: {"publish_ids": [NOWHERE]}, USER, optional=("publish_ids",)),
     Endpoint(
@@ -191,10 +199,19 @@ ENDPOINTS = [
         optional=("entrypoint",),
     ),
     Endpoint("public", "/v1/dags/{dag}/active", lambda t: {"version": 1}, USER, method="PUT"),
+    Endpoint("public", "/v1/tokens", lambda t: {"subject": "x", "role": "reader"}, USER),
+    Endpoint("public", "/v1/token-revocations", lambda t: {"subject": "x"}, USER, optional=("subject",)),
+    Endpoint(
+        "public",
+        "/v1/task-actions",
+        lambda t: {"action": "skip", "tasks": [{"task_id": NOWHERE, "attempt": 1}]},
+        USER,
+    ),
     Endpoint("public", "/v1/task-lookup", lambda t: {"task_ids": [NOWHERE]}, USER),
     Endpoint("public", "/v1/event-lookup", lambda t: {"events": [{"dataset": "none", "event_id": 1}]}, USER),
     Endpoint("public", "/v1/datasets/{name}/files", lambda t: {"start": 0}, USER, optional=("start",)),
     Endpoint("public", "/v1/datasets/{name}/rows", lambda t: {"head": 1}, USER, optional=("head",)),
+    Endpoint("public", "/v1/dags/{dag}/jobs/{job}/repair", lambda t: {"from_block": 1}, USER),
     Endpoint("public", "/v1/dags/{dag}/jobs/{job}/trigger", lambda t: {"cursor": 1}, USER, optional=("cursor",)),
 ]
 EVERY = pytest.mark.parametrize("endpoint", ENDPOINTS, ids=[endpoint.path for endpoint in ENDPOINTS])

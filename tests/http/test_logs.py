@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from tests.http.support import CAPABILITY, NOWHERE, SERVICE, WORKER, claimed, user_token
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.stack.logs import JsonFormatter, scrub
+from tracelake.model.redaction import scrub
+from tracelake.stack.logs import JsonFormatter
 from tracelake.tokens import jws
 from tracelake.wire.task_calls import HeartbeatRequest
 

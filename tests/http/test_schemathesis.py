@@ -4,6 +4,7 @@ Nothing gives a 5xx, every answer is what the document says, every error code is
 """
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from tools.openapi import build_openapi
 from tests.http.support import CAPABILITY, SERVICE, WORKER, Claimed, check_leaks, claimed, user_token
 from tests.support.dags import deploy, job_id
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.errors import CATALOGUE
+from tracelake.errors import CATALOGUE, TraceError
 from tracelake.wire.contract import DISPATCHER_LISTENERS, Listener
 from tracelake.wire.routes import BATCH_TASK_CALLS, ROUTES
 from tracelake.wire.webhooks import signature_header
@@ -107,6 +108,13 @@ def names_of_people(task: Claimed, *, hooked: bool) -> list[tuple[str, Any]]:
     ]  # fmt: skip
 
 
+def name_removable_dag(task: Claimed) -> str:
+    """A DAG that may go: what is removed or purged is not there for the routes that come after."""
+    with suppress(TraceError):  # an earlier example removed it
+        deploy(task.harness, DAG.replace("fuzzed", "discarded"))
+    return "discarded"
+
+
 class Signed(requests.auth.AuthBase):
     """What the fuzzer made of a delivery, with a good signature."""
 
@@ -138,6 +146,8 @@ def fuzz(task: Claimed, listener: Listener, operation: Any, headers: dict[str, s
     cases = st.one_of(operation.as_strategy(GenerationMode.POSITIVE), operation.as_strategy(GenerationMode.NEGATIVE))
     public = listener is Listener.PUBLIC
     names = dict(names_of_people(task, hooked="webhook" in operation.path) if public else real_names(task))
+    if operation.path.endswith(("/remove", "/restore", "/purge")):
+        names["dag"] = name_removable_dag(task)
     signed = Signed(task) if public and headers and operation.path.startswith("/v1/webhooks/") else None
     statuses: set[int] = set()
     with requests.Session() as session:

@@ -42,7 +42,7 @@ def test_noop_announces_the_unit_of_its_input(harness: DispatcherHarness, runtim
         assert (row["status"], row["attempt"], row["error"]) == ("Completed", 1, None)
         assert row["worker_id"].startswith("dispatcher:")
     announced = sorted(
-        f"by_cursor_{index}" for index, storage in enumerate(EVERY_STORAGE) if storage in ("none", "postgres")
+        f"by_cursor_{index}" for index, storage in enumerate(EVERY_STORAGE) if storage in ("none", "postgres", "live")
     )
     assert events_of(harness, by_cursor) == [(name, 9, None, None, None, "") for name in announced]
     assert events_of(harness, by_range) == [("by_range_0", None, "10-19", 10, 19, "")]

@@ -261,6 +261,21 @@ def source_silent(stage: Stage) -> Trouble:
     stage.harness.advance(1000)
 
 
+def reorganisation_too_deep(stage: Stage) -> Trouble:
+    run = stage.head()
+    lease = stage.flow.claim(run)
+
+    def beat(state: str) -> None:
+        progress = {"state": state, "stored": 9, "head": 9, "stored_time": 1}
+        reply = stage.harness.task("heartbeat", lease["capability_token"], fence(str(run), lease, progress=progress))
+        assert reply.status == 200, reply
+
+    yield
+    beat("at_head")
+    yield
+    beat("reorg_too_deep")
+
+
 def source_starves(stage: Stage) -> Trouble:
     stage.flow.deploy(PLAIN.replace("name: d", "name: e", 1))
     yield
@@ -546,6 +561,7 @@ SITUATIONS: dict[str, Callable[[Stage], Trouble]] = {
     "TraceSourceDead": source_dead,
     "TraceSourceRestarts": source_restarts,
     "TraceSourceSilent": source_silent,
+    "TraceReorganisationTooDeep": reorganisation_too_deep,
     "TraceSourceStarves": source_starves,
     "TraceSchedulerAway": scheduler_away,
     "TraceCronLate": cron_late,

@@ -6,18 +6,21 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from uuid import UUID, uuid4
 
 from tests.monitoring.promql import Scrape
 from tests.monitoring.situations import PIPE, SITUATIONS, Stage
 from tests.routing.support import block
 from tests.sources.webhook_support import Hook
 from tests.support import dags
-from tests.support.configs import listener_limits
+from tests.support.configs import dispatcher_config, listener_limits
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import WAIT_SECONDS
 from tracelake.dispatcher.engine.catch_up.invalidation_drain import PAGE
 from tracelake.dispatcher.engine.routing.invalidations import AT_ONCE
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.openlineage.sender import LineageSender
 from tracelake.dispatcher.tracing.context import Span, TraceContext
 from tracelake.dispatcher.tracing.exporter import OtlpSink
 from tracelake.http.rates import RateLimiter
@@ -115,6 +118,20 @@ def untold(stage: Stage) -> None:
     stage.harness.run(sink.close())
 
 
+def unheard(stage: Stage) -> None:
+    """An event for a receiver of lineage that is away, and one of a task that is gone."""
+    dispatcher = stage.harness.dispatcher
+    config = dispatcher_config(openlineage_url="http://127.0.0.1:9")
+    sender = LineageSender(dispatcher.ports.store, Definitions(), config, dispatcher.metrics)
+    for task in (stage.bare_task(), uuid4()):
+        stage.harness.sql(
+            "INSERT INTO lineage_events (task_id, attempt, event_type, event_time)"
+            " VALUES ($1, 1, 'START', trace_now() - interval '1 hour')",
+            UUID(str(task)),
+        )
+    stage.harness.run(sender.run_once())
+
+
 def published(stage: Stage) -> None:
     """A batch of a task that still runs."""
     flow = stage.buffers()
@@ -139,5 +156,5 @@ def crowded(stage: Stage) -> None:
 
 
 MORE: tuple[Callable[[Stage], None], ...] = (
-    *(drained, invalidated, invoked, hurried, swept, untold, published, crowded),
+    *(drained, invalidated, invoked, hurried, swept, untold, unheard, published, crowded),
 )

@@ -20,7 +20,7 @@ from tests.routing.support import Flow
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
 from tests.support.terminal import TerminalSession
-from tracelake.client.stack import ObjectStoreAddress, Stack
+from tracelake.client.stack import LocalStack, ObjectStoreAddress
 from tracelake.stack import listeners
 
 
@@ -81,7 +81,7 @@ def person_of(
     home = tmp_path_factory.mktemp("home")
     (home / "token").write_text(user_token(harness, org=flow.org, subject="ann", roles=["reader"]))
     url = listeners.url(harness.sockets["public"], "127.0.0.1")
-    stack = Stack(
+    stack = LocalStack(
         pid=os.getpid(),
         home=str(home),
         public_url=url,

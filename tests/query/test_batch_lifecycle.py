@@ -97,9 +97,10 @@ def test_attempts_end_and_the_outcome_that_was_recorded_is_final(ann: Person) ->
     assert ann.outcomes() == ["submitted", "query_timeout"]
 
 
-def test_a_failure_has_its_code_and_waits_for_nobody(ann: Person) -> None:
+@pytest.mark.parametrize("kind", ["", "NonRetryableError: "], ids=["now", "of a worker of an earlier release"])
+def test_a_failure_has_its_code_and_waits_for_nobody(ann: Person, kind: str) -> None:
     query, task = ann.submitted()
-    message = "NonRetryableError: query_unknown_column: The query names a column that does not exist: `a`."
+    message = f"{kind}query_unknown_column: The query names a column that does not exist: `a`."
     report(ann, task, claimed(ann, task), "Failed", error_message=message, retryable=False)
     record = ann.show(query).body["query"]
     assert record["state"] == "failed"

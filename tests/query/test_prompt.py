@@ -51,7 +51,7 @@ def test_a_session(person: Person) -> None:
         assert lines[mark - 1][lines[mark].index("^") :].startswith("hsh from")
 
         terminal.send("\\d" + ENTER)
-        terminal.wait_for(lambda text: "blocks         4  files" in text)
+        terminal.wait_for(lambda text: "blocks                4  files" in text)
         terminal.send("\\d blocks" + ENTER)
         terminal.wait_for(lambda text: "value         varchar" in text)
         terminal.send("\\x" + ENTER)

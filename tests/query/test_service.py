@@ -57,8 +57,8 @@ def test_a_person_reads_the_published_datasets_of_the_org(service: ServiceHarnes
 def test_the_catalog_lists_columns_with_their_types(service: ServiceHarness, flow: Flow) -> None:
     headers = service.user_headers(flow.org)
     reply = service.call(Listener.QUERY, "GET", "/v1/query/catalog", None, headers)
-    (relation,) = reply.body["relations"]
-    assert relation["name"] == "blocks"
+    relation, results = reply.body["relations"]
+    assert (relation["name"], results["name"], results["storage"]) == ("blocks", "_check_results", "system")
     assert {column["name"]: column["type"] for column in relation["columns"]} == {
         "block_number": "BIGINT", "chain_id": "BIGINT", "hash": "BLOB", "value": "VARCHAR",
     }  # fmt: skip
@@ -105,7 +105,7 @@ def test_another_org_has_nothing_of_it_and_hears_nothing_of_it(service: ServiceH
     assert (theirs.status, theirs.code) == (nobodys.status, nobodys.code) == (422, "query_unknown_relation")
     assert "suggestions" not in theirs.body["error"]["details"]
     reply = service.call(Listener.QUERY, "GET", "/v1/query/catalog", None, service.user_headers(stranger.org))
-    assert [relation["name"] for relation in reply.body["relations"]] == ["own"]
+    assert [relation["name"] for relation in reply.body["relations"]] == ["own", "_check_results"]
     assert service.query(stranger.org, "SELECT * FROM own").code == "dataset_not_committed"
     assert service.query(fresh("nobody"), "SELECT 1").body["rows"] == [[1]]
 

@@ -82,7 +82,7 @@ def test_nothing_goes_before_its_time_and_the_plan_says_what_will(flow: Flow) ->
     plan = flow.harness.service("GET", "/internal/gc").body
     assert {row["kind"]: row["rows"] for row in plan["rows"]} == {
         "triggers": 1, "task_attempts": 1, "spark_metrics": 2, "query_audit": 0, "tasks": 0, "run_logs": 0,
-        "check_results": 0,
+        "check_results": 0, "batch_queries": 0, "webhook_deliveries": 0, "batch_files": 0,
     }  # fmt: skip
     assert collect(flow) == {"triggers": 1, "task_attempts": 1, "spark_metrics": 2}
     assert collect(flow) == {}, "the same again changes nothing"
@@ -132,7 +132,8 @@ def test_zero_keeps_everything(state_dsn: str, queue_dsn: str, tmp_path: Path) -
         fill(flow)
         flow.harness.advance(10_000 * DAY)
         assert collect(flow) == {}
-        assert flow.harness.service("GET", "/internal/gc").body["rows"] == []
+        rows = flow.harness.service("GET", "/internal/gc").body["rows"]
+        assert {row["kind"] for row in rows} == {"batch_queries", "webhook_deliveries", "batch_files"}, "always bounded"
     finally:
         flow.harness.stop()
 
@@ -145,3 +146,19 @@ def test_a_trigger_may_be_repeated_for_as_long_as_it_is_remembered(flow: Flow) -
     collect(flow)
     assert flow.trigger("d", "src", cursor=1, idempotency_key=key).duplicate
     assert count(flow, "events") == 1
+
+
+def test_the_audit_log_has_a_retention_if_it_is_set(state_dsn: str, queue_dsn: str, tmp_path: Path) -> None:
+    flow = Flow(start(state_dsn, queue_dsn, tmp_path, dispatcher_config(audit_retention_days=10)))
+    try:
+        flow.deploy(DAG)
+        flow.harness.advance(9 * DAY)
+        flow.deploy(DAG.replace("noop", "sleep, config: {seconds: 1}"))
+        assert collect(flow).get("audit_log") is None
+        flow.harness.advance(2 * DAY)
+        plan = flow.harness.service("GET", "/internal/gc").body
+        assert {row["kind"]: row["rows"] for row in plan["rows"]}["audit_log"] == 1
+        assert collect(flow)["audit_log"] == 1
+        assert count(flow, "audit_log") == 1
+    finally:
+        flow.harness.stop()

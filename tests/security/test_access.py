@@ -42,6 +42,10 @@ READER_POSTS = {
 ADMIN_ONLY = {
     "/v1/audit",
     "/v1/query-audit",
+    "/v1/tokens",
+    "/v1/tokens/{token_id}",
+    "/v1/token-revocations",
+    "/v1/dags/{dag}/purge",
     "/v1/dags/{dag}/jobs/{job}/webhook",
     "/v1/dags/{dag}/jobs/{job}/webhook/rotate",
 }
@@ -53,7 +57,13 @@ TABLE = {
     if listener in DISPATCHER_LISTENERS
 }
 """Of the Dispatcher; `tests/query` compares the routers of the Query Service."""
-WORKER_PATHS = {"/internal/task-claim", "/internal/task-claim-batch", "/internal/task-fetch", "/internal/task-token"}
+WORKER_PATHS = {
+    "/internal/task-claim",
+    "/internal/task-claim-batch",
+    "/internal/task-fetch",
+    "/internal/task-token",
+    "/internal/task-logs",
+}
 WITHOUT_CREDENTIAL = {
     ("internal", "/healthz", "none"),
     ("internal", "/readyz", "none"),

@@ -102,6 +102,7 @@ def admit_metrics(headers: Mapping[str, str], monitoring: OneToken | None) -> st
     gatekeeper = Gatekeeper(
         tasks=unused,
         users=unused,
+        revocations=unused,
         worker=OneToken("worker"),
         service=OneToken("service"),
         monitoring=monitoring,

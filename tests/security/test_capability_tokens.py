@@ -331,7 +331,9 @@ def test_user_tokens(harness: DispatcherHarness, task: Claimed) -> None:
         token = f"{text}.{b64(keys.sign(kid, text.encode()))}"
         return harness.call("public", "GET", "/v1/whoami", None, {"authorization": f"Bearer {token}"})
 
-    assert whoami().body == {"subject": "admin", "org": "acme", "roles": ["admin", "writer", "reader"]}
+    expires_at = datetime.fromtimestamp(good["exp"], UTC).isoformat().replace("+00:00", "Z")
+    me = {"subject": "admin", "org": "acme", "roles": ["admin", "writer", "reader"]}
+    assert whoami().body == me | {"expires_at": expires_at}
     task_kid = parts(task.token)[0]["kid"]
     with Refusals(harness) as refusals:
         refusals.check(whoami(exp=int(now.timestamp()) - 1), 401, "credential_expired")

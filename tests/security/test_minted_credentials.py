@@ -21,9 +21,11 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from tests.security.conftest import RunningStore
+from tests.support.postgres import wait_until
 from tracelake.adapters.s3.access import ASKING, S3Access
 from tracelake.adapters.s3.object_store import S3ObjectStore, open_bucket
 from tracelake.adapters.s3.sts import EndpointMinter
+from tracelake.errors import StoreUnavailableError
 from tracelake.model.session_policy import make_grants
 from tracelake.stack.seaweedfs import REGION
 from tracelake.stack.store_roles import TASK_ROLE
@@ -89,13 +91,19 @@ def minted(running: RunningStore) -> Minted:
     table = io.BytesIO()
     pq.write_table(pa.table({"block": [1, 2, 3]}), table)
 
-    async def prepare() -> None:
-        for key in [f"{READ}a", f"{WRITE}before", *OUTSIDE]:
-            await platform.put(f"s3://{BUCKET}/{key}", key.encode())
-        await platform.put(f"s3://{BUCKET}/{READ}blocks.parquet", table.getvalue())
-        await platform.put(f"s3://{OTHER}/{READ}a", b"other bucket")
+    def put(uri: str, data: bytes) -> bool:
+        """A busy store makes the first volumes of a bucket late."""
+        try:
+            asyncio.run(platform.put(uri, data))
+        except StoreUnavailableError:
+            return False
+        return True
 
-    asyncio.run(prepare())
+    objects = {f"s3://{BUCKET}/{key}": key.encode() for key in [f"{READ}a", f"{WRITE}before", *OUTSIDE]}
+    objects[f"s3://{BUCKET}/{READ}blocks.parquet"] = table.getvalue()
+    objects[f"s3://{OTHER}/{READ}a"] = b"other bucket"
+    for uri, data in objects.items():
+        wait_until(lambda uri=uri, data=data: put(uri, data), f"the store to take {uri}")  # type: ignore[misc]
     grants = make_grants([f"s3://{BUCKET}/{READ}"], [f"s3://{BUCKET}/{WRITE}"])
     keys = asyncio.run(EndpointMinter(access, TASK_ROLE).mint(grants, session="task-1", seconds=900))
 

@@ -35,9 +35,11 @@ _PAGED = ["/v1/events?", "/v1/audit?", "/v1/dlq?", "/v1/tasks?", "/v1/datasets/f
 _UNPAGED = [
     "/v1/dags", "/v1/dags/feed/versions", "/v1/dags/feed/jobs", "/v1/sources", "/v1/datasets", "/v1/quota",
     "/v1/query-audit", "/v1/udf/bundles", "/v1/udf/bundles/{bundle_id}", "/v1/udf/runs?bundle_id={bundle_id}",
-    "/v1/whoami", "/v1/overview", "/v1/pressure", "/v1/datasets/feed__feeder_0", "/v1/datasets/large",
+    "/v1/tokens", "/v1/whoami", "/v1/overview", "/v1/pressure", "/v1/datasets/feed__feeder_0", "/v1/datasets/large",
     "/v1/dags/alerts/jobs/hook/webhook", "/v1/dags/alerts/jobs/hook/deliveries", "/v1/dlq/{publish_id}",
     "/v1/tasks/{task_id}", "/v1/why/task/{task_id}", "/v1/why/task/{queued}", "/v1/why/job/feed/each",
+    "/v1/task-failures", "/v1/triggers?key=key%201", "/v1/dags/feed/jobs/feeder/runs", "/v1/operators",
+    "/v1/dags/feed/removal", "/v1/removed-dags",
     "/v1/why/dataset/feed__feeder_0", "/v1/checks", "/v1/datasets/feed__feeder_0/check-results",
 ]  # fmt: skip
 _BODIES = {"/v1/dags/{dag}/versions/{number}", "/v1/dags/{dag}/jobs/{job}/deliveries/{delivery_id}",

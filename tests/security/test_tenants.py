@@ -26,18 +26,26 @@ NAMED: list[tuple[str, str, Any]] = [
     ("GET", "/v1/dags/{dag}/versions", None),
     ("GET", "/v1/dags/{dag}/versions/{number}", None),
     ("PUT", "/v1/dags/{dag}/active", {"version": 1}),
+    ("GET", "/v1/dags/{dag}/removal", None),
+    ("POST", "/v1/dags/{dag}/remove", None),
+    ("POST", "/v1/dags/{dag}/restore", None),
+    ("POST", "/v1/dags/{dag}/purge", None),
     ("GET", "/v1/dags/{dag}/jobs", None),
     ("GET", "/v1/dags/{dag}/jobs?version={number}", None),
     ("POST", f"{_JOB}/trigger", {"cursor": 1}),
     ("POST", f"{_JOB}/rebuild", None),
     ("POST", f"{_JOB}/pause", None),
     ("POST", f"{_JOB}/resume", None),
+    ("POST", f"{_JOB}/repair", {"from_block": 1}),
     ("GET", f"{_HOOK}/webhook", None),
     ("POST", f"{_HOOK}/webhook/rotate", None),
     ("GET", f"{_HOOK}/deliveries", None),
     ("GET", f"{_HOOK}/deliveries/{{delivery_id}}", None),
     ("GET", "/v1/tasks?dag={dag}", None),
     ("GET", "/v1/tasks?job={job}", None),
+    ("GET", "/v1/task-failures?dag={dag}", None),
+    ("GET", "/v1/task-failures?job={job}", None),
+    ("GET", "/v1/triggers?key={key}", None),
     ("GET", "/v1/tasks/{task_id}", None),
     ("GET", "/v1/tasks/{task_id}/log", None),
     ("POST", "/v1/tasks/{task_id}/cancel", None),
@@ -57,12 +65,15 @@ NAMED: list[tuple[str, str, Any]] = [
     ("POST", "/v1/dlq-drop", {"publish_ids": ["{publish_id}"]}),
     ("POST", "/v1/dlq-drop", {"dataset": "{table}"}),
     ("GET", "/v1/udf/bundles/{bundle_id}", None),
+    ("POST", "/v1/udf/bundles/{bundle_id}/pieces", {"piece": "any"}),
     ("POST", "/v1/udf/bundles/{bundle_id}/finalize", {"sha256": "0" * 64, "language": "rust"}),
     ("POST", "/v1/udf/bundles/{bundle_id}/disable", None),
+    ("GET", "/v1/dags/{dag}/jobs/{job}/runs", None),
     ("GET", "/v1/udf/runs?bundle_id={bundle_id}", None),
     ("GET", "/v1/udf/runs?dag={dag}", None),
     ("GET", "/v1/udf/runs?job={job}&dag={dag}", None),
     ("GET", "/v1/overview?dag={dag}", None),
+    ("DELETE", "/v1/tokens/{token_id}", None),
     ("GET", "/v1/why/task/{task_id}", None),
     ("GET", "/v1/why/job/{dag}/{job}", None),
     ("GET", "/v1/why/dataset/{name}", None),
@@ -74,6 +85,7 @@ LOOKUPS: list[tuple[str, str, Any]] = [
 """They leave out what is not there, instead of 404."""
 LISTS = [
     "/v1/dags",
+    "/v1/removed-dags",
     "/v1/sources",
     "/v1/tasks",
     "/v1/events",
@@ -83,14 +95,21 @@ LISTS = [
     "/v1/audit",
     "/v1/query-audit",
     "/v1/udf/bundles",
+    "/v1/tokens",
 ]
 OWN = {
     ("GET", "/v1/whoami"),
     ("GET", "/v1/quota"),
+    ("GET", "/v1/operators"),
     ("POST", "/v1/dags/{dag}/versions"),
     ("POST", "/v1/udf/bundles"),
+    ("POST", "/v1/tokens"),
+    ("POST", "/v1/token-revocations"),
 }
-"""About the caller alone: a deploy makes a DAG of the caller's own org, whatever others call theirs."""
+"""About the caller alone, or the same for every org. A deploy makes a DAG of the caller's own org, whatever others call
+theirs; a revocation names tokens of it, which `tests/security/test_revocation.py` looks at."""
+ACTIONS = {("POST", "/v1/task-actions")}
+"""On many tasks, each with an outcome of its own: `tests/api/test_many_tasks.py` looks at those of another org."""
 TWO_LISTS = {("GET", "/v1/pressure"), ("GET", "/v1/overview")}
 """In one answer: `tests/why` and `test_overview` look at these."""
 CONTENT = {("GET", "/v1/datasets/{name}/content")}
@@ -108,6 +127,7 @@ class Owner:
     task_ids: list[str]
     event_id: int
     bundle_id: str
+    token_id: str
 
     @property
     def user(self) -> User:
@@ -122,16 +142,18 @@ class Owner:
     def names(self, path: str) -> dict[str, Any]:
         publish_id = self.bury_batch() if path.startswith("/v1/dlq") else ""
         ids = {"task_id": self.task_ids[0], "event_id": self.event_id, "delivery_id": "one", "publish_id": publish_id}
-        ids["bundle_id"] = self.bundle_id
+        ids |= {"bundle_id": self.bundle_id, "token_id": self.token_id}
         hook = {"hook_dag": "alerts", "hook": "hook"}
         datasets = {"name": "blocks", "ticks": "chain__clock_0", "table": "large"}
-        return {"dag": "chain", "job": "fetch", "number": 1} | hook | datasets | ids
+        return {"dag": "chain", "job": "fetch", "number": 1, "key": "owned"} | hook | datasets | ids
 
 
 @pytest.fixture(scope="module")
 def owner(harness: DispatcherHarness) -> Owner:
     world = World(harness)
     Hook(harness, world.org).deploy().sent()
+    Hook(harness, world.org, dag="gone", path=f"{world.org}/gone".replace("_", "-")).deploy()
+    assert User(harness, world.org, "admin").call("POST", "/v1/dags/gone/remove").status == 200
     checks = '{"checks": [{"name": "freshness", "kind": "freshness", "max_age_seconds": 60}]}'
     harness.sql("UPDATE jobs SET document = $2::json WHERE job_id = $1", world.fetch, checks)
     flow = BufferFlow(harness, "postgresql://nowhere", world.org)
@@ -140,13 +162,20 @@ def owner(harness: DispatcherHarness) -> Owner:
     query = {"run_id": str(new_id()), "query_id": str(new_id()), "org": world.org, "subject": "somebody"}
     record = query | {"duration_ms": 1, "outcome": "ok", "sql_sha256": "0" * 64}
     assert harness.service("POST", "/internal/query-audit", record).status == 200
+    harness.sql(
+        """INSERT INTO triggers
+           SELECT $1, 'owned', '', json_build_object('idempotency_key', 'owned', 'node_id', node_id)
+           FROM nodes WHERE org_id = $1 AND dag_name = 'chain' LIMIT 1""",
+        world.org_id,
+    )
     bundle_id = push(User(harness, world.org, "admin"))
     row = "SELECT task_id, 1, org_id, job_id, $2, trace_now() FROM tasks WHERE task_id = $1"
     columns = "(task_id, attempt, org_id, job_id, bundle_id, writable_until)"
     (log,) = harness.sql(f"INSERT INTO run_logs {columns} {row} RETURNING org_id", task_ids[0], bundle_id)
     place = log_uris(harness.config.bundle_bucket, log["org_id"], UUID(task_ids[0]), 1)[0]
     harness.run(harness.objects.put(place, b"{}"))
-    return Owner(world, flow, task_ids, world.event(world.ticks, 1), bundle_id)
+    token = User(harness, world.org, "admin").call("POST", "/v1/tokens", {"subject": "ann", "role": "reader"})
+    return Owner(world, flow, task_ids, world.event(world.ticks, 1), bundle_id, token.body["row"]["token_id"])
 
 
 @pytest.fixture(scope="module", params=["an org with things of its own", "an org that is not there yet"])
@@ -163,7 +192,7 @@ def test_every_route_and_every_name_in_a_query_is_looked_at() -> None:
     rows = [*NAMED, *LOOKUPS, *(("GET", path, None) for path in LISTS)]
     plain = [(method, path.replace("{hook_dag}", "{dag}").replace("{hook}", "{job}")) for method, path, _ in rows]
     looked_at = {(method, path.partition("?")[0]) for method, path in plain}
-    assert {(route.method, route.path) for route in routes} == looked_at | OWN | TWO_LISTS | CONTENT | SIGNED
+    assert {(route.method, route.path) for route in routes} == looked_at | OWN | ACTIONS | TWO_LISTS | CONTENT | SIGNED
     queries = {path.partition("=")[0] for _, path in plain if "?" in path}
     named = {f"{route.path}?{item.name}" for route in routes for item in route.query if item.name in NAMES}
     assert named == {query for query in queries if query.rpartition("?")[2] in NAMES}
@@ -181,11 +210,11 @@ def ask(user: User, method: str, path: str, body: Any, names: dict[str, Any]) ->
 
 
 def unknown_names(task_id: str) -> dict[str, Any]:
-    names = dict.fromkeys(("dag", "job", "hook_dag", "hook", "name", "ticks", "table"), "none_such")
+    names = dict.fromkeys(("dag", "job", "hook_dag", "hook", "name", "ticks", "table", "key"), "none_such")
     return (
         names
         | {"number": 1, "task_id": task_id, "event_id": 2**40, "publish_id": task_id, "delivery_id": "two"}
-        | {"bundle_id": task_id}
+        | {"bundle_id": task_id, "token_id": task_id}
     )
 
 

@@ -25,11 +25,12 @@ from tracelake.model.buffered import quoted, table_name
 from tracelake.rows.reader import BadBatchError, BatchReader
 from tracelake.sink.config import SinkConfig
 from tracelake.sink.drain import DatasetDrain
-from tracelake.sink.outcomes import Commit, Loaded, Refusal, StoreAwayError
+from tracelake.sink.outcomes import Commit, Loaded, Refusal
 from tracelake.sink.parse import parse_batch
 from tracelake.sink.retrying import StoppedError
 from tracelake.sink.store import TableStore
 from tracelake.sink.store_pool import StorePool
+from tracelake.storage.data_connection import StoreAwayError
 from tracelake.wire.buffers import (
     BufferBatch,
     BufferCommittedReply,
@@ -42,6 +43,8 @@ from tracelake.wire.buffers import (
     BuffersReply,
     DeadBatchesChanged,
     DeadBatchesRequest,
+    TablesDroppedReply,
+    TablesDroppedRequest,
 )
 from tracelake.wire.pressure import PressureReply
 
@@ -107,6 +110,9 @@ class DispatcherCalls:
 
     async def buffer_rejected(self, request: BufferRejectedRequest) -> BufferRejectedReply:
         return await self.harness.dispatcher.buffers.rejected(request)
+
+    async def tables_dropped(self, request: TablesDroppedRequest) -> TablesDroppedReply:
+        return await self.harness.dispatcher.buffers.tables_dropped(request)
 
 
 class FailingObjects:

@@ -14,9 +14,9 @@ from tests.sink.test_store import ask
 from tests.support import dags
 from tests.support.postgres import TestCluster, wait_until
 from tracelake.model.buffered import table_name
-from tracelake.sink import ddl
-from tracelake.sink.outcomes import Run
 from tracelake.sink.store import TableStore
+from tracelake.storage import table_ddl
+from tracelake.storage.data_connection import Run
 from tracelake.wire.buffers import BufferedDataset
 
 MEMO = "name: memo, type: text"
@@ -95,7 +95,7 @@ def test_the_first_tables_of_an_org_are_made_by_two_at_once(
     """The second one comes while the first has made the schema that both are in, and nobody sees it yet."""
     dsn, halfway, go_on = cluster.fresh("data"), Event(), Event()
     first, second = (msgspec.structs.replace(dataset(PLAIN, name=name), org="new") for name in ("first", "second"))
-    keep = ddl.apply_schema
+    keep = table_ddl.apply_schema
 
     def wait(run: Run, of: BufferedDataset, lock_seconds: float) -> bool:
         changed = keep(run, of, lock_seconds)
@@ -104,7 +104,7 @@ def test_the_first_tables_of_an_org_are_made_by_two_at_once(
             assert go_on.wait(30)
         return changed
 
-    monkeypatch.setattr(ddl, "apply_schema", wait)
+    monkeypatch.setattr(table_ddl, "apply_schema", wait)
 
     def make(of: BufferedDataset) -> bool:
         store = TableStore(dsn)

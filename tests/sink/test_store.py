@@ -15,9 +15,10 @@ from tests.sink.support import EVERY, PLAIN, Publisher, dataset, lines
 from tests.support.postgres import TestCluster
 from tracelake.model.buffered import quoted, table_name
 from tracelake.model.dag import Column, ColumnType, OnConflict, Schema
-from tracelake.sink import ddl
-from tracelake.sink.outcomes import Loaded, RefusedRowsError, StoreAwayError
+from tracelake.sink.outcomes import Loaded
 from tracelake.sink.store import TableStore
+from tracelake.storage import table_ddl
+from tracelake.storage.data_connection import RefusedRowsError, StoreAwayError
 from tracelake.wire.buffers import BufferedDataset
 
 
@@ -149,7 +150,7 @@ def test_both_ways_keep_every_type_alike(dsn: str, store: TableStore) -> None:
         publisher = Publisher(of, org_id=UUID(int=1))
         way(store, of, [publisher.loaded([row | {"key": "a", "number": 1}, {"key": "b", "number": 2}])])
         found.append(rows_of(dsn, of))
-        (shown, empty) = ask(dsn, f"SELECT * FROM {ddl.view_name(of)} ORDER BY key")
+        (shown, empty) = ask(dsn, f"SELECT * FROM {table_ddl.view_name(of)} ORDER BY key")
         assert shown[:7] == ("a", 1, True, 1, -1, str(-(2**255)), str(2**256 - 1))
         assert shown[7:10] == (0.1, "1.000001", "low")
         assert empty[2:] == (None,) * 12
@@ -175,7 +176,7 @@ def test_a_table_follows_its_schema_with_rows_in_it(dsn: str, store: TableStore)
     assert store.follow(after)
     publisher.dataset = after
     direct(store, after, [publisher.loaded([{"key": 2**200, "extra": 5}])])
-    shown = ask(dsn, f"SELECT * FROM {ddl.view_name(after)} ORDER BY key")
+    shown = ask(dsn, f"SELECT * FROM {table_ddl.view_name(after)} ORDER BY key")
     assert shown == [("1", "x", None), (str(2**200), None, 5)]
     assert ask(dsn, "SELECT count(*) FROM pg_views WHERE viewname = 'followed'") == [(0,)]
     assert ask(dsn, f"SELECT count(*) FROM pg_indexes WHERE tablename = '{table_name(of.dataset_uuid)}'") == [(4,)]
@@ -185,7 +186,7 @@ def test_a_table_follows_its_schema_with_rows_in_it(dsn: str, store: TableStore)
 def test_a_view_keeps_its_readers(dsn: str, store: TableStore) -> None:
     of = dataset(PLAIN, name="read_by_many")
     store.follow(of)
-    view = ddl.view_name(of)
+    view = table_ddl.view_name(of)
     run(dsn, f"GRANT SELECT ON {view} TO pg_monitor, PUBLIC", f"CREATE VIEW above AS SELECT * FROM {view}")
     key, value = PLAIN.columns
     extra = Column(name="extra", type=ColumnType.INT16)
@@ -223,7 +224,7 @@ def test_an_index_that_is_missing_is_made_later(dsn: str, store: TableStore) -> 
     store.follow(of)
     names = f"SELECT indexname FROM pg_indexes WHERE tablename = '{table_name(of.dataset_uuid)}' ORDER BY 1"
     made = ask(dsn, names)
-    ((first, _), *_) = ddl.indexes(of)
+    ((first, _), *_) = table_ddl.indexes(of)
     run(dsn, f"DROP INDEX {first}", "UPDATE buffer_tables SET indexed = NULL")
     assert len(ask(dsn, names)) == len(made) - 1
     again = TableStore(dsn)
@@ -297,7 +298,7 @@ def test_names_that_are_long_or_strange(dsn: str, store: TableStore) -> None:
         of = dataset(schema, name=name)
         store.follow(of)
         direct(store, of, [Publisher(of).loaded([{"From": 1, "t": name[-1]}])])
-        assert ask(dsn, f"SELECT t FROM {ddl.view_name(of)}") == [(name[-1],)]
+        assert ask(dsn, f"SELECT t FROM {table_ddl.view_name(of)}") == [(name[-1],)]
     assert lines([]) == b""
 
 
@@ -306,4 +307,4 @@ def test_a_name_that_a_dataset_of_a_lost_state_had(dsn: str, store: TableStore) 
     of = dataset(PLAIN, name="again")
     store.follow(of)
     direct(store, of, [Publisher(of).loaded([{"key": 1, "value": "new"}])])
-    assert ask(dsn, f"SELECT * FROM {ddl.view_name(of)}") == [(1, "new")]
+    assert ask(dsn, f"SELECT * FROM {table_ddl.view_name(of)}") == [(1, "new")]

@@ -1,7 +1,7 @@
 """Rows of units: what a unit no longer has disappears, and what it hid comes back. Against a model in plain Python."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
@@ -15,10 +15,10 @@ from tests.sink.support import Publisher, dataset, lines
 from tests.sink.test_store import VERSIONED, ask, direct, rows_of, staged
 from tests.support.postgres import TestCluster
 from tracelake.model.buffered import hidden_name, quoted
-from tracelake.model.dag import OnConflict
+from tracelake.model.dag import OnChange, OnConflict
 from tracelake.sink.outcomes import Loaded
 from tracelake.sink.store import TableStore
-from tracelake.wire.buffers import BatchUnit, Producer
+from tracelake.wire.buffers import BatchUnit, BufferedDataset, Producer
 
 Place = tuple[UUID, str]
 Row = tuple[int, int, int, str, int]
@@ -105,6 +105,12 @@ class Writers:
         return made
 
 
+def declare(of: BufferedDataset, writers: Sequence[UUID], *, keep: bool = False) -> BufferedDataset:
+    """A newer declaration of the table."""
+    rule: OnChange = "keep" if keep else "rebuild"
+    return msgspec.structs.replace(of, writers=sorted(writers), on_change=rule, revision=of.revision + 1)
+
+
 def visible(dsn: str, publisher: Publisher) -> list[Row]:
     return sorted(
         (seq, line, key, value, int(number)) for _, seq, line, key, value, number in rows_of(dsn, publisher.dataset)
@@ -121,6 +127,14 @@ def test_a_table_is_what_its_units_consist_of(dsn: str, store: TableStore, on_co
     writers, model = Writers(publisher, chance), Model(on_conflict)
     late: list[tuple[Contribution, int]] = []
     for _ in range(25):
+        if chance.random() < 0.3:
+            keep = chance.random() < 0.3
+            of = declare(of, chance.sample(writers.nodes, chance.choice([1, 1, 2])), keep=keep)
+            before = {item.place[0] for item in model.contributions if item.place and item.delivered}
+            kept = (before if model.writers is None else model.writers) if keep else set()
+            model.writers = {*of.writers, *kept}
+            store.follow(of)
+            assert visible(dsn, publisher) == model.visible()
         made = writers.contribute(unitless=chance.random() < 0.2)
         model.contributions.append(made)
         late += [(made, number) for number in made.batches]
@@ -140,8 +154,52 @@ def test_a_table_is_what_its_units_consist_of(dsn: str, store: TableStore, on_co
         for item, number in late:
             item.delivered.add(number)
     assert visible(dsn, publisher) == model.visible()
+    store.follow(declare(of, writers.nodes))
+    model.writers = None
+    assert visible(dsn, publisher) == model.visible()
     hidden = ask(dsn, f"SELECT count(*) FROM {quoted(hidden_name(of.dataset_uuid))} WHERE NOT _counts")
     assert hidden == [(0,)], "nothing waits any more"
+
+
+def test_a_sink_that_heard_of_it_late_does_not_undo_a_change_of_writers(dsn: str, store: TableStore) -> None:
+    old, new = uuid4(), uuid4()
+    first = declare(dataset(), [old])
+    second, third = declare(first, [new]), declare(declare(first, [new]), [old, new])
+    store.follow(first)
+    publisher = Publisher(first)
+    for node_id, key in ((old, 1), (new, 2)):
+        data = lines([{"key": key, "value": "x"}])
+        batch = publisher.batch(data, unit=BatchUnit(node_id=node_id, unit="0:p:1-1", batches=1))
+        direct(store, first, [publisher.read(batch, data)])
+    assert [row[3] for row in rows_of(dsn, first)] == [1], "what is built is not visible"
+    assert store.follow(third)
+    assert [row[3] for row in rows_of(dsn, first)] == [1, 2]
+    late = TableStore(dsn)
+    assert not late.follow(second)
+    assert not late.follow(first)
+    late.close()
+    assert [row[3] for row in rows_of(dsn, first)] == [1, 2]
+    store.follow(declare(third, []))
+    assert [row[3] for row in rows_of(dsn, first)] == [1, 2], "who writes it no more leaves its rows"
+
+
+def test_rows_of_a_retired_writer_are_deleted_and_never_those_that_are_visible(dsn: str, store: TableStore) -> None:
+    old, new = uuid4(), uuid4()
+    of = declare(dataset(), [old])
+    publisher = Publisher(of)
+    for node_id, key in ((old, 1), (new, 2)):
+        store.follow(of)
+        data = lines([{"key": key, "value": "x"}])
+        batch = publisher.batch(data, unit=BatchUnit(node_id=node_id, unit="0:p:1-1", batches=1))
+        direct(store, of, [publisher.read(batch, data)])
+        of = declare(of, [new])
+    of = msgspec.structs.replace(of, revision=of.revision + 1, retired=[old, new])
+    hidden = f"SELECT key FROM {quoted(hidden_name(of.dataset_uuid))}"
+    assert ask(dsn, hidden) == [(1,)]
+    store.follow(of)
+    assert (ask(dsn, hidden), [row[3] for row in rows_of(dsn, of)]) == ([], [2])
+    parts = f"SELECT node_id::text FROM buffer_parts WHERE dataset_uuid = '{of.dataset_uuid}'"
+    assert ask(dsn, parts) == [(str(new),)]
 
 
 # --- with a Dispatcher, which says what belongs together

@@ -119,9 +119,12 @@ def test_a_killed_worker_costs_an_attempt_and_not_the_run(harness: DispatcherHar
     attempt = started(harness)
     attempt.tick(1)
     harness.advance(121)
+    before = harness.sql("SELECT trace_now() AS now")[0]["now"]
     assert harness.reap() == 1
     assert head(harness)["state"] == "backing_off"
-    assert 30 <= wait_of(harness) <= FIRST_WAIT
+    retry_at = harness.sql("SELECT next_retry_at FROM tasks WHERE unit_key = 'run'")[0]["next_retry_at"]
+    assert (retry_at - before).total_seconds() >= 30
+    assert wait_of(harness) <= FIRST_WAIT
     assert harness.requeue_due() == 0, "not before its time"
     harness.advance(FIRST_WAIT)
     assert harness.requeue_due() == 1

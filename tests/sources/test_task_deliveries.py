@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.api.support import User
 from tests.routing.support import Flow
 from tests.sources.webhook_support import Hook
 from tests.support import dags
@@ -168,3 +169,18 @@ def test_who_may_not_ask(hook: Hook) -> None:
     assert reading.ask(unit="x").status == 422
     flow_of(hook).person("cancel", reading.task_id)
     assert reading.ask().status in (200, 409)
+
+
+def test_a_dataset_of_deliveries_says_so(hook: Hook) -> None:
+    rows = User(hook.harness, hook.org).get("/v1/datasets")["datasets"]
+    assert {row["name"].rpartition("__")[2] for row in rows if row.get("of_deliveries")} == {
+        "hook_0",
+        "rows_0",
+        "work_0",
+    }
+
+
+def test_a_dataset_of_units_that_bodies_name_is_not_of_deliveries(harness: DispatcherHarness) -> None:
+    hook = Hook(harness, org="bodies")
+    dags.deploy(harness, hook.text(source=f"{{ kind: webhook, webhook_path: {hook.path} }}"), hook.org)
+    assert not any(row.get("of_deliveries") for row in User(harness, hook.org).get("/v1/datasets")["datasets"])

@@ -17,7 +17,7 @@ from tests.spark.support import Bench
 from tracelake.catalogue.abi import parse_event
 from tracelake.catalogue.context import NonRetryableError, OperatorResult
 from tracelake.catalogue.decode import DecodeLogsConfig
-from tracelake.catalogue.evm import EVM_COLUMNS
+from tracelake.catalogue.evm_columns import EVM_COLUMNS
 from tracelake.catalogue.spec import JobInput
 from tracelake.model.columns import DatasetColumns
 from tracelake.spark.operators.decode_logs import run

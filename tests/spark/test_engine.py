@@ -237,10 +237,11 @@ def test_nobody_without_the_secret_speaks_with_spark_on_this_machine(engine: Spa
 
 
 def test_lines_of_java_keep_their_level_and_name(caplog: pytest.LogCaptureFixture) -> None:
-    gateway._log_line('{"level":"ERROR","logger":"TaskSetManager","message":"lost \\"one\\""}')
-    gateway._log_line("# A fatal error has been detected by the Java Runtime Environment:")
-    gateway._log_line("WARNING: Using incubator modules: jdk.incubator.vector")
-    gateway._log_line("")
+    relay = gateway.LogRelay()
+    relay.log('{"level":"ERROR","logger":"TaskSetManager","message":"lost \\"one\\""}')
+    relay.log("# A fatal error has been detected by the Java Runtime Environment:")
+    relay.log("WARNING: Using incubator modules: jdk.incubator.vector")
+    relay.log("")
     assert [(record.levelname, record.name, record.message) for record in caplog.records] == [
         ("ERROR", "spark.TaskSetManager", 'lost "one"'),
         ("WARNING", "spark", "# A fatal error has been detected by the Java Runtime Environment:"),
@@ -251,7 +252,7 @@ def test_the_output_of_a_process_has_one_owner(caplog: pytest.LogCaptureFixture)
     """A number that two files hold is closed twice, the second time when something else has it."""
     with subprocess.Popen([sys.executable, "-c", "print('a line')"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        gateway.relay_log(process.stdout)
+        gateway.LogRelay().run(process.stdout)
         assert process.stdout.closed
     assert "a line" in caplog.text
 

@@ -104,7 +104,7 @@ WRONG = {
     ),
     "'too long' AS memo, 'a' AS name": (
         'memo: is longer than 5 characters (the row with tx = "0x00000001", name = "a"). '
-        "Cut it in the query, like left(memo, 100), or declare a larger max_length."
+        "Cut it in the query, like left(memo, 5), or declare a larger max_length."
     ),
     "'ok' AS memo, repeat('n', 3000) AS name": "tx, name: longer than 2000 bytes, which no index holds",
     "'ok' AS memo, CAST(NULL AS STRING) AS name": "name: must not be null",

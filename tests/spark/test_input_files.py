@@ -1,5 +1,6 @@
 """Spark tasks that read files by themselves: the rows of a unit, `where` applied, and never files of several forms."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,11 @@ def test_rows_of_the_unit_and_of_a_part_of_it(tmp_path: Path) -> None:
     assert files.read(["address"])["block_number"].to_pylist() == [1, 2]
     assert files.read(["address"], 2, 2)["address"].to_pylist() == [b"\x02"]
     assert files.read([]).column_names == ["block_number"]
+
+
+def test_an_empty_input_has_columns_and_no_rows(tmp_path: Path) -> None:
+    files = replace(open_files(tmp_path, ROWS), first=1, last=0)
+    assert files.read(["address"], 1, 3).to_pydict() == {"block_number": [], "address": []}
 
 
 @pytest.mark.parametrize(("value", "numbers"), [("0x02", [2]), (["0x01", None], [1, 3]), (None, [3]), (["0x03"], [])])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.chain_tables import chain_tables
 from tests.spark.support import Bench
-from tracelake.catalogue.context import NonRetryableError, TableInput
+from tracelake.catalogue.context import LiveInput, NonRetryableError, TableInput
 from tracelake.ports import ObjectMeta
 from tracelake.spark.operators import integrity_check
 from tracelake.spark.operators.integrity_check import run
@@ -36,7 +36,9 @@ class Checker:
         self.requests: list[tuple[int, Unit]] = []
         """Inputs and units whose files the last check asked for."""
 
-    def check(self, tables: Tables, fail_on: str = "never", *, neighbours: bool = True) -> list[dict[str, Any]]:
+    def check(
+        self, tables: Tables, fail_on: str = "never", *, neighbours: bool = True, ignore: tuple[str, ...] = ()
+    ) -> list[dict[str, Any]]:
         """`neighbours`: whether blocks before and after the range are there to be read."""
         self.bench.inputs.clear()
         self.bench.outputs[:] = ["findings"]
@@ -44,12 +46,13 @@ class Checker:
             self.bench.add_input(name, table)
         unit = Unit(partition_key=f"{FIRST}-{LAST}", start=FIRST, end=LAST)
         self.bench.attempts += 1  # a prefix is written once
-        work = self.bench.work("integrity_check", {"fail_on": fail_on}, unit, self.bench.attempts, {})
+        config = {"fail_on": fail_on, "ignore": list(ignore)}
+        work = self.bench.work("integrity_check", config, unit, self.bench.attempts, {})
         work.context = replace(work.context, progress=self.said.append)
         files = work.context.files
         self.requests = []
 
-        def ask(item: PayloadInput) -> list[ObjectMeta] | TableInput:
+        def ask(item: PayloadInput) -> list[ObjectMeta] | TableInput | LiveInput:
             self.requests.append((item.input_index, item.unit))
             return files(item) if neighbours or item.unit.start == FIRST else []
 
@@ -97,6 +100,16 @@ def test_a_chain_that_is_whole(checker: Checker, chain: Tables) -> None:
     assert checker.check(chain, "warning") == []
     assert checker.said == []
     assert len(checker.requests) == len(set(checker.requests)) == 5, "three inputs, and the blocks around the unit"
+
+
+def test_checks_that_are_not_true_of_a_chain_are_left_out(checker: Checker, chain: Tables) -> None:
+    """Others still find what they look for."""
+    number = _log_block(chain)
+    tables = {**chain, "logs": _changed(chain["logs"], number, "log_index", lambda _: 7777)}
+    tables["blocks"] = _changed(chain["blocks"], number, "gas_used", lambda gas: gas + 1)
+    assert _names(checker.check(tables)) == [("gas_used", number), ("log_index", number)]
+    assert _names(checker.check(tables, ignore=("log_index",))) == [("gas_used", number)]
+    assert checker.check(tables, "error", ignore=("log_index", "gas_used")) == []
 
 
 def test_blocks_alone(checker: Checker, chain: Tables) -> None:

@@ -23,11 +23,11 @@ from tracelake.catalogue.context import NonRetryableError
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.buffered import patient
 from tracelake.model.dag import Column, ColumnType, Schema
-from tracelake.sink import ddl
-from tracelake.sink.outcomes import StoreAwayError
 from tracelake.sink.store import TableStore
 from tracelake.spark.reader import TableReader
 from tracelake.spark.session import SharedSession
+from tracelake.storage import table_ddl
+from tracelake.storage.data_connection import StoreAwayError
 from tracelake.storage.snapshots import Snapshot
 from tracelake.wire.buffers import BufferedDataset
 from tracelake.wire.task_calls import TableColumn
@@ -122,7 +122,7 @@ def test_a_reader_that_comes_in_the_middle_of_a_rewrite(keep: Callable[[Schema],
 
     with ThreadPoolExecutor(1) as threads:
         with kept.store._transaction() as run:
-            ddl.apply_schema(run, grown(kept.dataset, WIDE), 1.0)
+            table_ddl.apply_schema(run, grown(kept.dataset, WIDE), 1.0)
             with pytest.raises(StoreUnavailableError, match="The table is being changed"):
                 Snapshot(dsn, [uuid], lock_seconds=0.01)
             reader = threads.submit(look)

@@ -83,6 +83,14 @@ def test_a_stale_lock_file_is_no_holder(tmp_path: Path) -> None:
         assert lock.holder(path) == os.getpid()
 
 
+def test_addresses_for_others_have_the_public_host() -> None:
+    with listeners.bind_one("public", "0.0.0.0", 0) as opened, listeners.bind_one("task", "127.0.0.1", 0) as closed:
+        sockets, port = {"public": opened, "task": closed}, opened.getsockname()[1]
+        assert listeners.shared_urls(sockets, None) == {}
+        assert listeners.shared_urls(sockets, "lab.example") == {"public": f"https://lab.example:{port}"}
+        assert listeners.shared_urls(sockets, "2001:db8::1") == {"public": f"https://[2001:db8::1]:{port}"}
+
+
 def test_listeners_are_handed_over_by_descriptor(tmp_path: Path) -> None:
     settings = Settings.load({"home": tmp_path}, environ={})
     bound = listeners.bind(settings)

@@ -1,5 +1,6 @@
 """`trace demo` as a person runs it, on the real stack: a worker and the sink are killed, the result is the chain's."""
 
+import fcntl
 import json
 import os
 import platform
@@ -8,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -163,6 +165,7 @@ def test_a_chain_becomes_flows_though_a_worker_is_killed(place: Path) -> None:
 
         check_table(told, story)
         check_functions(told, story, expected)
+        check_live(told["live"], story, expected)
         assert [query["rows"] for query in told["queries"]] == expected.answers()
         asked = json.loads(trace(home, "query", told["queries"][0]["sql"], "--json").stdout)
         assert asked["rows"] == told["queries"][0]["rows"]
@@ -230,6 +233,29 @@ def check_functions(told: dict[str, Any], story: str, expected: "Expected") -> N
     assert "started a hostile one" in story
 
 
+def check_live(live: dict[str, Any], story: str, expected: "Expected") -> None:
+    """The chain grew through a reorganisation, into files and tables. That they are right, the demo's checks say."""
+    assert (live["first_block"], live["last_block"], live["lag_blocks"], live["reorgs"]) == (FIRST, LAST, 0, 1)
+    blocks = live["datasets"]["live_blocks"]
+    assert FIRST < live["head_at_first"] < LAST
+    assert blocks["rows_in_files"] + blocks["rows_in_table"] == LAST - FIRST + 1
+    assert blocks["rows_in_files"] == blocks["boundary"] - FIRST + 1, "files end at the boundary, without a gap"
+    assert blocks["boundary"] > live["head_at_first"], "rows of the table became files"
+    replaced = live["reorganisation"]["blocks"]
+    assert len(replaced) == live["reorganisation"]["last_block"] - live["reorganisation"]["first_block"] + 1 == 12
+    assert all(before != after for before, after in (block["hashes"] for block in replaced))
+    lost = {
+        table: sum(before - after for before, after in (block[table] for block in replaced))
+        for table in ("transactions", "logs")
+    }
+    assert lost["transactions"] > 0
+    assert lost["logs"] > 0
+    rows = {name: made["rows_in_files"] + made["rows_in_table"] for name, made in live["datasets"].items()}
+    assert rows["live_transactions"] == expected.transactions - lost["transactions"]
+    assert rows["live_logs"] == expected.logs - lost["logs"]
+    assert "live: the node replaced its newest 12 blocks" in story
+
+
 def look_at_rows(home: str, file: Path, expected: Expected) -> None:
     shown = trace(home, "read", "blocks", "--head", "2", "--columns", "block_number,block_hash", "--json")
     assert [row["block_number"] for row in json.loads(shown.stdout)] == [FIRST, FIRST + 1]
@@ -264,4 +290,32 @@ def test_ctrl_c_leaves_nothing(place: Path) -> None:
     assert "Interrupted." in said
     assert "Traceback" not in said + errors
     assert list(place.iterdir()) == []
+    wait_until(lambda: not processes_of(place), "everything to end")
+
+
+def test_the_end_of_its_terminal_leaves_nothing(place: Path) -> None:
+    """The window is closed while Spark starts: the stack, and its home where TRACE_HOME says, are gone."""
+    home, temporary = place / "mine", place / "tmp"
+    temporary.mkdir()
+    master, slave = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tracelake", "demo", "--blocks", "0-99"],
+        env={**os.environ, "TMPDIR": str(temporary), "TRACE_HOME": str(home), "COLUMNS": "200", "TERM": "xterm"},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(slave)
+    try:
+        said = b""
+        while b"starting Spark in the workers" not in said:
+            said += os.read(master, 65536)
+        assert (home / "stack.json").exists(), said
+    finally:
+        os.close(master)  # nobody reads or writes it any more: the terminal hangs up
+    process.wait(timeout=120)
+    assert not home.exists()
+    assert list(temporary.iterdir()) == []
     wait_until(lambda: not processes_of(place), "everything to end")

@@ -1,9 +1,11 @@
 """How `trace demo` ends: what is left when a stage fails, what is found to be right or wrong, what is printed."""
 
 import asyncio
+import errno
 import json
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +18,12 @@ import pytest
 from tests.stack.demo_support import START, quiet, task
 from tests.stack.test_demo_functions import make_story
 from tests.support.postgres import scratch_directory
-from tracelake.client.stack import ObjectStoreAddress, Stack
+from tracelake.client.stack import LocalStack, ObjectStoreAddress
 from tracelake.demo import DemoError, checks, command, plan, questions, results, stack, table, tell, watch
+from tracelake.demo.directory import DemoDirectory
 from tracelake.demo.function_runs import FunctionStory
 from tracelake.demo.functions import FUNCTIONS
+from tracelake.settings.home import Home
 from tracelake.wire.datasets import LineageEdge, LineageReply
 from tracelake.wire.query import QueryReply, ResultColumn
 
@@ -38,12 +42,12 @@ class StandIn(stack.DemoStack):
 
     stopped = 0
 
-    def start(self) -> Stack:
+    def start(self) -> LocalStack:
         self.home.make()
         names = ("public_url", "task_url", "internal_url", "ca_file", "worker_token_file", "service_token_file")
         texts: dict[str, Any] = dict.fromkeys((*names, "admin_token_file", "queue_dsn_file", "data_dsn_file"), "-")
         place = ObjectStoreAddress(endpoint=None, region="r", buckets={})
-        return Stack(pid=1, home=str(self.home.root), object_store=place, **texts)
+        return LocalStack(pid=1, home=str(self.home.root), object_store=place, **texts)
 
     @property
     def runs(self) -> bool:
@@ -55,10 +59,26 @@ class StandIn(stack.DemoStack):
 
 class NoClient:
     @classmethod
-    def of_stack(cls, _: Stack) -> "NoClient":
+    def of_stack(cls, _: LocalStack) -> "NoClient":
         return cls()
 
     async def close(self) -> None:
+        pass
+
+
+class NoChapter:
+    """A live chapter in which nothing happens."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    async def begin(self) -> None:
+        pass
+
+    async def run(self) -> None:
+        return None
+
+    def close(self) -> None:
         pass
 
 
@@ -88,11 +108,13 @@ def run_demo(
     monkeypatch.setattr(StandIn, "stopped", 0)
     monkeypatch.setattr(command, "DemoStack", StandIn)
     monkeypatch.setattr(command, "UserClient", NoClient)
+    monkeypatch.setattr(command, "LiveChapter", NoChapter)
     for module, name in ((watch, "begin"), (watch, "follow"), (results, "collect")):
         does = find if name == "collect" else nothing
         monkeypatch.setattr(module, name, fail if name == stage else does)
     screen, out = quiet(200)
-    demo = command.Demo(scratch, plan.DemoPlan(1, 0, 9, 50), screen, keep=keep, as_json=False)
+    directory = DemoDirectory(scratch, scratch / "home")
+    demo = command.Demo(directory, plan.DemoPlan(1, 0, 9, 50), screen, keep=keep, as_json=False)
     return demo.run(), out.getvalue()
 
 
@@ -101,10 +123,12 @@ def run_demo(
 def test_a_stage_that_fails_stops_everything_and_says_where_the_logs_are(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, stage: str, keep: bool
 ) -> None:
-    status, said = run_demo(scratch, monkeypatch, stage, DemoError("ingest 0-9 failed for good: why"), keep=keep)
+    status, said = run_demo(
+        scratch, monkeypatch, stage, DemoError("ingest 0-9 failed (no retries left): why"), keep=keep
+    )
     assert status == 1
     assert StandIn.stopped == 1
-    assert "The demo failed: ingest 0-9 failed for good: why" in said
+    assert "The demo failed: ingest 0-9 failed (no retries left): why" in said
     assert str(scratch / "home" / "logs") in said
     assert (scratch / "home" / "logs").is_dir()
 
@@ -150,10 +174,42 @@ def test_an_interrupt_stops_everything_and_removes_the_home(
     assert not scratch.exists()
 
 
+def test_a_terminal_that_is_gone_is_an_interrupt(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its signal may come after the first write that fails."""
+    assert run_demo(scratch, monkeypatch, "follow", OSError(errno.EIO, "gone"))[0] == 130
+    assert StandIn.stopped == 1
+    assert not scratch.exists()
+
+
+def test_a_home_that_is_named_is_used_if_it_is_empty(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    absent, empty, full = scratch / "absent" / "deep", scratch / "empty", scratch / "full"
+    empty.mkdir()
+    full.mkdir()
+    (full / "settings.toml").write_text("workers = 3\n")
+    for named, kept in ((absent, False), (empty, True)):
+        ours = DemoDirectory.make({"TRACE_HOME": str(named)})
+        assert (ours.home, ours.refused) == (named, None)
+        Home(ours.home).make()
+        other = DemoDirectory.make({"TRACE_HOME": str(named)})
+        assert other.refused == named, "of two demos, one has it"
+        other.remove()
+        assert Home(named).run.is_dir()
+        ours.remove()
+        assert named.exists() == kept
+        assert not kept or list(named.iterdir()) == []
+    beside = DemoDirectory.make({"TRACE_HOME": str(full)})
+    assert (beside.home, beside.refused) == (beside.scratch / "home", full)
+    beside.remove()
+    assert [path.name for path in full.iterdir()] == ["settings.toml"]
+    assert DemoDirectory.make({}).refused is None
+
+
 def test_a_stack_that_does_not_start(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack, "SETTINGS", {"lease_seconds": "long"})
     screen, out = quiet(300)
-    demo = command.Demo(scratch, plan.DemoPlan(1, 0, 9, 50), screen, keep=False, as_json=False)
+    directory = DemoDirectory(scratch, scratch / "home")
+    demo = command.Demo(directory, plan.DemoPlan(1, 0, 9, 50), screen, keep=False, as_json=False)
     assert demo.run() == 1
     assert "did not start: lease_seconds" in out.getvalue()
 
@@ -176,24 +232,24 @@ TRANSFERS = pa.table(
 
 
 def flows_table(**changes: Any) -> pa.Table:
-    """In two units: the first hour of the first token is in both."""
     columns: dict[str, Any] = {
-        "hour": pa.array([3600, 3600, 7200, 7200], pa.timestamp("s")).cast(pa.timestamp("us", "UTC")),
-        "token": [TOKENS[0].hex(), TOKENS[0].hex(), TOKENS[0].hex(), TOKENS[1].hex()],
-        "standard": ["erc20", "erc20", "erc20", "erc721"],
-        "transfers": [1, 1, 1, 1],
-        "amount": [1.0, 2.0, 4.0, 1.0],
+        "hour": pa.array([7200, 3600, 7200], pa.timestamp("s")).cast(pa.timestamp("us", "UTC")),
+        "token": [TOKENS[1].hex(), TOKENS[0].hex(), TOKENS[0].hex()],
+        "standard": ["erc721", "erc20", "erc20"],
+        "transfers": [1, 2, 1],
+        "amount": [1.0, 3.0, 4.0],
     }
     return pa.table(columns | changes)
 
 
 def made(**rows: int) -> list[results.Made]:
-    told = dict.fromkeys(plan.DATASETS, 0) | {"blocks": 2, "transfers": 4} | rows
+    told = dict.fromkeys(plan.DATASETS, 0) | {"blocks": 2, "transfers": 4, "hourly_flows": 3} | rows
     return [results.Made(name, number, 1, 2048) for name, number in told.items()]
 
 
 def story() -> watch.Story:
-    tasks = [task(job, 5, 6, "Completed", 1, 2) for job in (plan.SPLIT, *plan.JOBS)]
+    tasks = [task(job, 5, 6, "Completed", 1, 2) for job in (plan.SPLIT, *plan.BLOCK_JOBS)]
+    tasks += [task(plan.SUMMARY, 0, 86_399, "Completed", began, began + 1) for began in (2, 3)]
     kill = watch.Kill("worker-1", START, {tasks[1].task_id: "ingest 5-6"})
     kill.returns[tasks[1].task_id] = watch.Return("ingest 5-6", 2, "worker-2", 7.25)
     return watch.Story(seconds=4.0, kill=kill, tasks=tasks)
@@ -203,8 +259,8 @@ CHOSEN = plan.DemoPlan(7, 5, 6, 50)
 
 
 def verified(blocks: pa.Table = BLOCKS, flows: pa.Table | None = None, **rows: int) -> list[bool]:
-    summed = results.summed(flows_table() if flows is None else flows)
-    return [check.right for check in results.verify(CHOSEN, story(), blocks, TRANSFERS, summed, made(**rows))]
+    listed = results.listed(flows_table() if flows is None else flows)
+    return [check.right for check in results.verify(CHOSEN, story(), blocks, TRANSFERS, listed, made(**rows))]
 
 
 def test_what_is_right_is_found_to_be() -> None:
@@ -215,9 +271,12 @@ def test_what_is_wrong_is_found() -> None:
     assert verified(blocks=BLOCKS.slice(1))[0] is False, "a block is missing"
     assert verified(blocks=pa.concat_tables([BLOCKS, BLOCKS.slice(1)]))[0] is False, "a block is there twice"
     assert verified(transfers=5)[2] is False, "a task said more rows"
-    assert verified(flows=flows_table(transfers=[1, 1, 1, 2]))[3] is False
-    assert verified(flows=flows_table(amount=[1.0, 2.0, 4.1, 1.0]))[3] is False
+    assert verified(hourly_flows=5)[2] is False, "a day that was computed twice is counted twice"
+    assert verified(flows=flows_table(transfers=[1, 2, 2]))[3] is False
+    assert verified(flows=flows_table(amount=[1.0, 3.0, 4.1]))[3] is False
     assert verified(flows=flows_table().slice(1))[3] is False
+    parts = flows_table(transfers=[1, 1, 1], amount=[1.0, 1.0, 4.0]), flows_table(amount=[1.0, 2.0, 4.0]).slice(1, 1)
+    assert verified(flows=pa.concat_tables(parts))[3] is False, "an hour of a token has two rows"
 
 
 ROWS = [
@@ -267,7 +326,7 @@ def test_the_largest_of_each_unit_count() -> None:
 
 
 def found() -> results.Results:
-    flows = results.summed(flows_table())
+    flows = results.listed(flows_table())
     return results.Results(
         made=made(),
         flows=flows,

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.stack.demo_support import after, quiet, task
-from tracelake.client.stack import ObjectStoreAddress, Stack
+from tracelake.client.stack import LocalStack, ObjectStoreAddress
 from tracelake.demo import DemoError, checks, function_runs, functions, plan
 from tracelake.demo.function_runs import DemoFunctions, FunctionStory, HostileAttempt, PublishedTable
 from tracelake.demo.functions import FUNCTIONS, HOSTILE, HOSTILE_SOURCE, MEMORY_JOB, DemoFunction
@@ -123,13 +123,15 @@ class ClientDouble:
         return None
 
 
-def make_stack(directory: Path, query_url: str | None = "https://127.0.0.1:1") -> Stack:
+def make_stack(directory: Path, query_url: str | None = "https://127.0.0.1:1") -> LocalStack:
     dsn = directory / "dsn"
     dsn.write_text("postgresql://role:pass@/data?host=/tmp&port=1\n")
     names = ("public_url", "task_url", "internal_url", "ca_file", "worker_token_file", "service_token_file")
     texts: dict[str, Any] = dict.fromkeys((*names, "admin_token_file", "queue_dsn_file"), "-")
     place = ObjectStoreAddress(endpoint=None, region="r", buckets={"datasets": "d"})
-    return Stack(pid=1, home=str(directory), object_store=place, data_dsn_file=str(dsn), query_url=query_url, **texts)
+    return LocalStack(
+        pid=1, home=str(directory), object_store=place, data_dsn_file=str(dsn), query_url=query_url, **texts
+    )
 
 
 def make(directory: Path, screen: DemoScreen, **changes: Any) -> tuple[DemoFunctions, ClientDouble]:
@@ -204,7 +206,7 @@ def test_a_function_that_fails_ends_the_demo(tmp_path: Path, monkeypatch: pytest
     asyncio.run(one.begin())
     one.observe([run(FUNCTIONS[0], 0, "Failed", error="ValueError: no", next_retry_at=after(9)), *hostile_tasks()])
     assert not one.finished, "it is tried again"
-    with pytest.raises(DemoError, match=r"the function whales 0-49 failed for good: ValueError: no"):
+    with pytest.raises(DemoError, match=r"the function whales 0-49 failed \(no retries left\): ValueError: no"):
         one.observe([run(FUNCTIONS[0], 0, "Failed", error="ValueError: no")])
 
 

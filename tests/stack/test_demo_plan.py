@@ -8,6 +8,7 @@ import yaml
 from tests.chain.faults import Status
 from tests.support.chain import RECORDING, serve_chain
 from tracelake.demo import DemoError, plan, stack
+from tracelake.demo.directory import DemoDirectory
 from tracelake.wire.jobs import BlockRange
 
 KEY = "a-key-that-nobody-may-see"
@@ -121,7 +122,7 @@ def test_nodes_that_cannot_be_used() -> None:
 def test_the_address_goes_into_a_file_of_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack, "SETTINGS", {"lease_seconds": "long"})
     own = plan.DemoPlan(7, 0, 9, 50, url=f"http://node.example/{KEY}", label="http://node.example:80")
-    found = stack.DemoStack(tmp_path, own, keep=False)
+    found = stack.DemoStack(DemoDirectory(tmp_path, tmp_path / "home"), own, keep=False)
     with pytest.raises(DemoError, match="lease_seconds"):
         found.start()
     assert KEY in found.home.rpc_file.read_text()

@@ -45,7 +45,20 @@ def test_progress_is_measured_by_tasks() -> None:
     assert (ingest.done, ingest.total, ingest.done_blocks, ingest.total_blocks, ingest.running) == (1, 3, 50, 150, 1)
     assert ingest.rate(after(12)) == 5.0
     assert ingest.left(after(12)) == 20.0
-    assert (jobs["summarise"].done, jobs["summarise"].total, jobs["summarise"].began) == (0, 3, None)
+    assert (jobs["by_token"].done, jobs["by_token"].total, jobs["by_token"].began) == (0, 3, None)
+
+
+def test_days_are_counted_as_they_come() -> None:
+    chosen = plan.DemoPlan(1, 0, 149, 50)
+    (waiting,) = (job for job in measure(chosen, []) if job.job == "summarise")
+    assert (waiting.done, waiting.total, waiting.finished, waiting.rate(after(9))) == (0, 1, False, None)
+    tasks = [
+        task("summarise", 0, 86_399, "Completed", 2, 3),
+        task("summarise", 0, 86_399, "Completed", 4, 5),
+        task("summarise", 86_400, 172_799, "Queued"),
+    ]
+    (summary,) = (job for job in measure(chosen, tasks) if job.job == "summarise")
+    assert (summary.done, summary.total, summary.finished) == (2, 3, False)
 
 
 def test_numbers_for_people() -> None:

@@ -8,7 +8,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.real_stack import RealStack
-from tracelake.client.stack import Stack
+from tracelake.client.stack import LocalStack
 from tracelake.stack.probe import ready
 
 DAG = """\
@@ -29,7 +29,7 @@ def get(url: str, path: str, ca_file: str) -> tuple[int, str]:
 
 
 def test_the_stack_serves_and_a_killed_dispatcher_comes_back_at_the_same_addresses(shared_stack: RealStack) -> None:
-    running: Stack = shared_stack.stack
+    running: LocalStack = shared_stack.stack
     for url, path, status in (
         (running.internal_url, "/healthz", 200),
         (running.internal_url, "/readyz", 200),

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tracelake.client.stack import ObjectStoreAddress
-from tracelake.settings.home import Home, Stack, write_private
+from tracelake.settings.home import Home, LocalStack, write_private
 
 
-def make_stack(home: Path) -> Stack:
-    return Stack(
+def make_stack(home: Path) -> LocalStack:
+    return LocalStack(
         pid=1,
         home=str(home),
         public_url="https://127.0.0.1:1",
@@ -58,6 +58,10 @@ def test_stack_json_is_private_whole_and_complete(tmp_path: Path) -> None:
         "object_store",
         "query_url",
         "query_task_url",
+        "context",
+        "token_file",
+        "shared_public_url",
+        "shared_query_url",
     ]
     home.remove_stack()
     home.remove_stack()

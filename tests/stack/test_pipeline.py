@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.chain import RECORDING, recorded
-from tests.support.real_stack import RealStack
+from tests.support.real_stack import ROOT, RealStack
+from tests.support.template_package import TEMPLATE, install_template
 from tracelake.adapters.s3.access import read_access
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.stack.machine import free_port
@@ -89,6 +90,8 @@ class PipelineStack(RealStack):
 
     def __init__(self) -> None:
         super().__init__(settings=SETTINGS)
+        # A package with an operator is installed beside Trace.
+        self.variables["PYTHONPATH"] = f"{ROOT / 'src'}:{install_template(self.root)}"
         self.port = free_port()
         self.node: subprocess.Popen[str] | None = None
         self.home.root.mkdir()
@@ -241,6 +244,23 @@ def check_batch_queries(stack: PipelineStack) -> None:
     assert outcomes == [outcome for end in expected for outcome in ("submitted", end)]
 
 
+def check_operator_of_a_package(stack: PipelineStack) -> None:
+    """docs/operators/adding.md, its last step: the operator runs in the process of its org, and its version is kept."""
+    rows = stack.trace("operators")["operators"]
+    assert {row["name"]: row.get("package") for row in rows}["rows_per_block"] == "acme-operators 0.1.0"
+    stack.shell(f"trace deploy {TEMPLATE / 'dag.yaml'}")
+    stack.shell("trace trigger busy_blocks/backfill --range 0-99 --wait")
+    result = stack.files / "busy_blocks.parquet"
+    stack.shell(f"trace read busy_blocks --output {result}")
+    counted = pq.read_table(result).to_pylist()
+    logs = {one.number: sum(len(fate["logs"]) for fate in one.receipts) for one in recorded(400)[:100]}
+    expected = {number: count for number, count in logs.items() if count >= 10}
+    assert {row["block_number"]: row["rows"] for row in counted} == expected
+    (task,) = stack.tasks("busy_blocks", "count", "completed")
+    attempts = stack.trace(f"tasks {task}")["attempts"]
+    assert attempts[-1]["operator_package"] == "acme-operators 0.1.0"
+
+
 def test_a_range_becomes_files_whatever_goes_away(stack: PipelineStack) -> None:
     """One story, since a stack takes long to start: each part finds the datasets as the one before has left them."""
     stack.deploy("flows", DAG)
@@ -286,6 +306,7 @@ def test_a_range_becomes_files_whatever_goes_away(stack: PipelineStack) -> None:
     assert_complete(stack, 5)
 
     check_batch_queries(stack)
+    check_operator_of_a_package(stack)
 
     logs = "".join(path.read_text(errors="replace") for path in stack.home.root.rglob("*.log"))
     assert logs

@@ -4,11 +4,12 @@ import io
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from tests.stack.test_home import make_stack
-from tracelake.cli.stack_screen import LiveScreen, PlainScreen
+from tracelake.cli.stack_screen import LiveScreen, PlainScreen, addresses
 from tracelake.settings.home import Home
 from tracelake.stack.supervisor import PartState, PartView
 
@@ -60,3 +61,20 @@ def test_a_closed_pipe_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("sys.stdout", Closed())
     PlainScreen().say("anything")
+
+
+def test_addresses_are_those_for_other_machines(tmp_path: Path) -> None:
+    output = io.StringIO()
+    stack = msgspec.structs.replace(make_stack(tmp_path), query_url="https://127.0.0.1:2")
+    shared = {"shared_public_url": "https://lab.example:1", "shared_query_url": "https://lab.example:2"}
+    for shown in (stack, msgspec.structs.replace(stack, **shared)):
+        Console(file=output, width=200).print(addresses(shown, Home(tmp_path)))
+    lines = [line.split()[:2] for line in output.getvalue().splitlines()]
+    assert [words for words in lines if words[0] in ("public", "query")] == [
+        ["public", "https://127.0.0.1:1"],
+        ["query", "https://127.0.0.1:2"],
+        ["public", "https://lab.example:1"],
+        ["query", "https://lab.example:2"],
+    ]
+    without = msgspec.structs.replace(stack, **shared, query_url=None)
+    assert without.query_url_for_others is None, "a Query Service that was not started"

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.conftest import Trace, run_trace
 from tracelake.errors import SecretMissingError
+from tracelake.model import redaction
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.home import Home
 from tracelake.stack import job_secrets, logs
@@ -19,7 +20,7 @@ from tracelake.stack import job_secrets, logs
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    monkeypatch.setattr(logs, "HIDDEN", type(logs.HIDDEN)())
+    monkeypatch.setattr(redaction, "HIDDEN", type(redaction.HIDDEN)())
     job_secrets._own_environment.cache_clear()
     home = Home(tmp_path / "home")
     monkeypatch.setenv("TRACE_HOME", str(home.root))
@@ -86,7 +87,7 @@ def test_the_order_and_what_is_left_of_it(trace: Trace, home: Home, monkeypatch:
     assert fetch(home, "OWN") == {"OWN": "of the worker"}, "and it is not forgotten"
     with pytest.raises(SecretMissingError):
         fetch(home, "UP", org="other")
-    assert logs.scrub("it is of trace up") == "it is [secret]", "known to the log before anybody has it"
+    assert redaction.scrub("it is of trace up") == "it is [secret]", "known to the log before anybody has it"
     job_secrets.forget_environment(home)
     assert fetch(home, "UP") == {"UP": "of the file"}
 
@@ -95,7 +96,7 @@ def test_prints_go_through_the_same_filter(capsys: pytest.CaptureFixture[str], h
     before = sys.stdout, sys.stderr
     try:
         logs.clean_prints()
-        logs.HIDDEN.add(["open sesame"])
+        redaction.HIDDEN.add(["open sesame"])
         print("with open sesame", file=sys.stderr)
         print("open sesame")
         sys.stdout.writelines(["open sesame\n"])

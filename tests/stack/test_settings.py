@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.chain import RECORDING
+from tracelake.demo.recorded_chain import RecordedChain
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.http.connections import ListenerLimits
 from tracelake.scheduler import SchedulerConfig
@@ -51,6 +53,19 @@ def test_later_sources_win(tmp_path: Path) -> None:
     settings = load(tmp_path, toml, environ, max_attempts=4, relay_batch=None)
     assert (settings.workers, settings.worker_slots, settings.max_attempts) == (2, 3, 4)
     assert settings.relay_batch == 256
+
+
+def test_the_recorded_chain_that_comes_with_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "example").touch()
+    assert load(tmp_path, recorded_chain="example").recorded_chain == RECORDING
+    assert load(tmp_path, recorded_chain="./example").recorded_chain == tmp_path / "example"
+    assert load(tmp_path, "recorded_chain = 'example'").recorded_chain == RECORDING
+
+
+def test_a_recorded_chain_that_is_not_there_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"no file .*/exmple; example is the recording"):
+        RecordedChain.plan(load(tmp_path, recorded_chain="exmple"))
 
 
 def test_home_comes_from_the_environment_and_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

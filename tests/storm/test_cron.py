@@ -18,7 +18,7 @@ from tests.deploy.support import Text
 from tests.faults.crash_driver import ROOT
 from tests.storm.support import Storm
 from tests.support.dags import deploy
-from tracelake.client.stack import ObjectStoreAddress, Stack
+from tracelake.client.stack import LocalStack, ObjectStoreAddress
 from tracelake.settings import Settings
 from tracelake.settings.home import Home
 from tracelake.stack import listeners
@@ -50,7 +50,7 @@ class Schedulers:
         host = Settings.load({"home": home.root}, environ={}).bind_host
         urls = {name: listeners.url(sock, host) for name, sock in driver.sockets.items()}
         home.write_stack(
-            Stack(
+            LocalStack(
                 pid=1,
                 home=str(home.root),
                 public_url=urls["public"],

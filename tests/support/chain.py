@@ -50,6 +50,10 @@ class _Wrong:
     chain_id: str | None = None
     null_blocks: set[int] = field(default_factory=set)
     null_receipts: set[int] = field(default_factory=set)
+    omitted: set[str] = field(default_factory=set)
+    """Transactions whose receipts are not among those of their block ..."""
+    phantoms: set[str] = field(default_factory=set)
+    """... and of which there are none singly either."""
 
 
 class ServedChain:
@@ -66,7 +70,8 @@ class ServedChain:
         self._wrong = _Wrong()
         self._rules: list[Rule] = []
         self._watchers: list[Callable[[list[Call]], None]] = []
-        self._app = ChainApp(Rpc(self._methods()))
+        self._table = self._methods()
+        self._app = ChainApp(Rpc(self._table))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -108,8 +113,18 @@ class ServedChain:
         self._do(change)
 
     def lose_receipts(self, number: int, count: int = 1) -> None:
-        """The last receipts of a block are not among its receipts."""
+        """The last receipts of a block are not among its receipts, and not there singly."""
+        lost = [receipt["transactionHash"] for receipt in self._known[number].receipts[-count:]]
+        self._do(lambda: self._wrong.phantoms.update(lost))
         self._change(number, lambda block, receipts: (block, receipts[: max(0, len(receipts) - count)]))
+
+    def omit_receipts(self, hashes: Sequence[str], *, singly: bool = True) -> None:
+        """These are not among the receipts of their blocks. `singly`: there are some if they are asked for by hash."""
+        self._do(lambda: (self._wrong.omitted if singly else self._wrong.phantoms).update(hashes))
+
+    def add_method(self, name: str, answer: Callable[[list[Any]], Any]) -> None:
+        """A method that the recording does not have, or another answer of one that it has: params to JSON."""
+        self._do(lambda: self._table.__setitem__(name, lambda params: msgspec.json.encode(answer(params))))
 
     def misnumber(self, number: int, says: int) -> None:
         """Asked for one number, the node gives a block that calls itself another."""
@@ -137,6 +152,8 @@ class ServedChain:
 
         def change() -> None:
             self._wrong = _Wrong()
+            self._table.clear()
+            self._table.update(self._methods())
             for number, one in self._original.items():
                 if self._known[number] is not one:
                     self._put(one)
@@ -177,9 +194,26 @@ class ServedChain:
 
             return answer
 
+        def omitting(method: Method) -> Method:
+            def answer(params: list[Any]) -> bytes:
+                whole = method(params)
+                missing = self._wrong.omitted | self._wrong.phantoms
+                if not missing or whole == NULL:
+                    return whole
+                return msgspec.json.encode(
+                    [one for one in msgspec.json.decode(whole) if one["transactionHash"] not in missing]
+                )
+
+            return answer
+
         for name in ("eth_getBlockByNumber", "eth_getBlockByHash"):
             table[name] = nulled(table[name], lambda: self._wrong.null_blocks)
         table["eth_getBlockReceipts"] = nulled(table["eth_getBlockReceipts"], lambda: self._wrong.null_receipts)
+        table["eth_getBlockReceipts"] = omitting(table["eth_getBlockReceipts"])
+        single = table["eth_getTransactionReceipt"]
+        table["eth_getTransactionReceipt"] = lambda params: (
+            NULL if params and params[0] in self._wrong.phantoms else single(params)
+        )
         return {**table, "eth_chainId": chain_id, "net_version": network}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

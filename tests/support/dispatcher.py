@@ -92,6 +92,8 @@ class DispatcherHarness:
     """Instead of a directory."""
     tables: TableRows | None = None
     minter: CredentialMinter = field(default_factory=MemoryMinter)
+    query_url: str | None = None
+    """What people are told of the Query Service."""
 
     dispatcher: Dispatcher = field(init=False)
     credentials: LiteCredentials = field(init=False)
@@ -163,6 +165,7 @@ class DispatcherHarness:
                 minter=self.minter,
                 tables=self.tables,
                 urls=DirectoryUrls(),
+                query_url=lambda: self.query_url,
             ),
             self.config,
         )

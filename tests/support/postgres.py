@@ -114,9 +114,10 @@ class TestCluster:
     migrated: set[str] = field(default_factory=set)
 
     @classmethod
-    def start(cls) -> "TestCluster":
+    def start(cls, *, durable: bool = False) -> "TestCluster":
+        """`durable`: with fsync, for benchmarks."""
         root = scratch_directory()
-        cluster = make_cluster(root, TEST_DATABASES)
+        cluster = replace(make_cluster(root, TEST_DATABASES), durable=durable)
         process = None
         try:
             process = cluster.start()

@@ -21,7 +21,7 @@ from urllib.request import Request, urlopen
 import asyncpg
 
 from tests.support.postgres import WAIT_SECONDS, run, scratch_directory, wait_until
-from tracelake.client.stack import Stack
+from tracelake.client.stack import LocalStack
 from tracelake.settings.home import Home
 from tracelake.stack.machine import postgres_processes_in, socket_directory
 
@@ -166,7 +166,7 @@ class RealStack:
         return {part["name"]: part for part in json.loads(self.home.parts_file.read_text())}
 
     @property
-    def stack(self) -> Stack:
+    def stack(self) -> LocalStack:
         stack = self.home.read_stack()
         assert stack is not None
         return stack

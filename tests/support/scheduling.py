@@ -12,6 +12,8 @@ APART = (
 
 SHARED = {
     "stack/test_end_to_end.py": "one stack",
+    "stack/test_first_dag.py": "one wheel",
+    "stack/test_removal.py": "one stack",
     "runbooks/test_re*.py": None,
     "runbooks/*": "one stack",
     "spark/cluster/*": "Spark elsewhere",

@@ -23,7 +23,7 @@ PAGE = (ROOT / "docs" / "functions.md").read_text()
 GUIDE = PAGE.partition("## Ten minutes")[2].partition("\n## ")[0]
 ENTRYPOINTS = {"python": ", entrypoint: main.handle", "node": ", entrypoint: index.handle", "rust": ""}
 
-QUERY = "SELECT block_number, gas_used FROM blocks WHERE gas_used >= 1000000"
+QUERY = "SELECT block_number, gas_used FROM raw_blocks WHERE gas_used >= 1000000"
 STEPS = [{"call": "copy", "arguments": {"sql": QUERY, "key": "block_number"}}]
 """What the prebuilt program does, as the function of the page does it: cargo need not be there, nor its registry."""
 

@@ -103,5 +103,5 @@ def assert_takes(command: str) -> None:
         inner = known.get_command(context, name)
         assert inner is not None, command
         known = inner
-    stand_ins = {"N": "1", "START-END": "1-2"}
+    stand_ins = {"N": "1", "START-END": "1-2", "TASK_ID": str(UUID(int=1)), "FILE": __file__}
     known.make_context(name, [stand_ins.get(word, word) for word in words], parent=context)

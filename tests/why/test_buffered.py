@@ -202,4 +202,4 @@ def test_everything_is_in_the_table(buffers: BufferFlow, flow: Situation) -> Non
     assert flow.harness.service("POST", "/internal/buffer-committed", body).status == 200
     reply = flow.why_dataset("large")
     assert codes(reply) == ["fresh"]
-    assert reply["summary"].endswith("The newest is cursor 1, 0s ago.")
+    assert reply["summary"].endswith("Last computed: cursor 1, 0s ago.")

@@ -1,9 +1,12 @@
 """Why a dataset is not fresh: its job, what lies before it, a build, a version without it."""
 
+import shlex
+
 from tests.api.support import User
 from tests.http.support import Refusals
 from tests.support import dags
 from tests.why.support import CHAIN, Situation, codes, commands, said
+from tracelake.cli.build_progress import failed_build_steps
 
 
 def made(flow: Situation, *cursors: int) -> None:
@@ -18,7 +21,7 @@ def test_fresh_and_how_new(flow: Situation) -> None:
     flow.harness.advance(60)
     reply = flow.why_dataset()
     assert (codes(reply), reply["state"]) == (["fresh"], "fine")
-    assert reply["summary"].endswith("The newest is cursor 5, 1m ago.")
+    assert reply["summary"].endswith("Last computed: cursor 5, 1m ago.")
     assert reply["reasons"][0]["references"] == [{"kind": "job", "id": "d/step"}]
 
 
@@ -142,10 +145,36 @@ def test_being_rebuilt(flow: Situation) -> None:
     assert "0 done, 1 open, 0 failed." in said(flow.why_dataset(), "rebuilding")["text"]
     task = flow.tasks("step", "Queued")[0]["task_id"]
     flow.fail(task)
-    assert commands(said(flow.why_dataset(), "rebuilding"))[0] == "trace tasks --dag d --status Failed"
+    assert said(flow.why_dataset(), "build_failed")
     flow.person("skip", task)
     dags.run_builds(flow.harness)
-    assert "rebuilding" not in codes(flow.why_dataset())
+    assert not {"rebuilding", "build_failed"} & set(codes(flow.why_dataset()))
+
+
+def test_a_build_that_failed_is_blocked_for_its_dataset_and_its_jobs(flow: Situation) -> None:
+    made(flow, 1)
+    flow.run_all("make", "step")
+    more = "  - {name: more, activation: reactive, operator: noop, inputs: [{from: {job: make}}]}\npublish"
+    assert flow.deploy(OTHER.replace("publish", more)).state == "Building"
+    flow.drain()
+    task = flow.tasks("step", "Queued")[0]["task_id"]
+    flow.fail(task)
+    assert "1 open, 1 failed." in said(flow.why_dataset(), "rebuilding")["text"], "the other task can still run"
+    assert codes(flow.why_job("step")) == ["up_to_date"]
+    flow.run_all("more")
+    reply = flow.why_dataset()
+    assert (codes(reply), reply["state"]) == (["build_failed"], "blocked")
+    reason = said(reply, "build_failed")
+    assert reason["text"] == (
+        'Version 2 of d cannot become active: 1 task of its build has failed, 1 is done. The first error: "no".'
+    )
+    steps = [(step["purpose"], step["command"]) for step in reason["steps"]]
+    assert steps == [(purpose, shlex.join(["trace", *words])) for purpose, *words in failed_build_steps("d", 2)]
+    assert reason["references"] == [{"kind": "version", "id": "d@2"}, {"kind": "task", "id": str(task)}]
+    assert "Wait for the build" not in reply["summary"]
+    assert codes(flow.why_job("step")) == ["build_failed", "up_to_date"]
+    assert codes(flow.why_job("more")) == ["build_failed"], "only the new version has it"
+    assert codes(flow.why_job("make")) == ["up_to_date"], "the new version does not change it"
 
 
 def test_removed_from_the_version_that_counts(flow: Situation) -> None:
@@ -155,8 +184,15 @@ def test_removed_from_the_version_that_counts(flow: Situation) -> None:
     flow.deploy(last)
     reply = flow.why_dataset()
     assert codes(reply) == ["removed"]
-    assert "Version 2 of d is active and does not write it. The newest is cursor 1, 0s ago." in reply["summary"]
+    assert "Version 2 of d is active and does not write it. Last computed: cursor 1, 0s ago." in reply["summary"]
     assert commands(said(reply, "removed"))[0] == "trace rollback d --to 1"
+
+
+def test_removed_and_the_version_that_had_it_is_broken(flow: Situation) -> None:
+    made(flow, 1)
+    flow.fail(flow.tasks("make")[0]["task_id"])
+    flow.deploy(CHAIN[: CHAIN.index("  - {name: step")])
+    assert commands(said(flow.why_dataset(), "removed")) == ["trace datasets out"]
 
 
 def test_a_dataset_that_no_dag_writes(flow: Situation) -> None:

@@ -118,9 +118,25 @@ def test_failed_partitions_and_retries(flow: Situation) -> None:
     flow.complete(second, flow.claim(second), status="Failed", error_message="soon")
     reply = flow.why_job("make")
     assert codes(reply) == ["tasks_failed", "tasks_backing_off"]
-    assert said(reply, "tasks_failed")["text"] == '1 task of it has failed for good, the first with "no".'
+    same = "(not retried: another attempt would fail in the same way)"
+    assert said(reply, "tasks_failed")["text"] == f'1 task of it has failed {same}, the first with "no".'
     assert commands(said(reply, "tasks_failed"))[1:] == [f"trace retry {first}", f"trace skip {first}"]
     assert commands(said(reply, "tasks_backing_off")) == [f"trace why {second}"]
+
+
+def test_several_failed_tasks_are_retried_at_once(flow: Situation) -> None:
+    flow.deploy(CHAIN)
+    for start in (0, 10):
+        flow.trigger("d", "src", range={"start": start, "end": start + 9})
+    first, second = (task["task_id"] for task in flow.tasks("make"))
+    flow.fail(first)
+    flow.fail(second)
+    failed = "--dag d --job make --failed"
+    assert commands(said(flow.why_job("make"), "tasks_failed"))[1:] == [
+        f"trace retry {failed}",
+        f"trace skip {failed}",
+        f"trace retry {first}",
+    ]
 
 
 def test_limited(flow: Situation) -> None:

@@ -83,7 +83,8 @@ def test_a_run_that_failed_for_good(flow: Situation) -> None:
     reply = flow.why_job("src")
     assert reply["state"] == "blocked"
     reason = said(reply, "source_dead")
-    assert reason["text"] == 'Its run failed for good 0s ago with "no".'
+    same = "(not retried: another attempt would fail in the same way)"
+    assert reason["text"] == f'Its run failed 0s ago {same} with "no".'
     assert commands(reason) == [f"trace retry {run}"]
 
 

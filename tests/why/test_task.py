@@ -128,10 +128,36 @@ def test_failed_for_good_and_holding_its_edge(flow: Situation) -> None:
         flow.trigger("d", "src", cursor=cursor)
     reply = flow.why_task(task)
     assert codes(reply) == ["failed", "holds_edge"]
-    assert 'failed for good 0s ago at attempt 1 of 3 with "no".' in reply["summary"]
+    same = "(not retried: another attempt would fail in the same way)"
+    assert f'failed 0s ago at attempt 1 of 3 {same} with "no".' in reply["summary"]
     reason = said(reply, "holds_edge")
     assert reason["text"] == "It holds the input d__src_0 at cursor 1; 2 events wait."
     assert commands(reason) == [f"trace retry {task}", f"trace skip {task}"]
+
+
+def test_the_last_attempt_failed(flow: Situation) -> None:
+    task = made(flow)
+    for attempt in (1, 2, 3):
+        flow.complete(task, flow.claim(task), status="Failed", error_message="no")
+        if attempt < 3:
+            flow.person("retry", task)
+    text = said(flow.why_task(task), "failed")["text"]
+    assert text.endswith('at attempt 3 of 3 (no retries left) with "no".')
+
+
+def test_a_failed_task_of_a_build_can_be_retried(flow: Situation) -> None:
+    made(flow)
+    flow.run_all("make", "step")
+    changed = "name: step, activation: reactive, operator: sleep, config: {seconds: 0},"
+    flow.deploy(CHAIN.replace("name: step, activation: reactive, operator: noop,", changed))
+    flow.drain()
+    task = flow.tasks("step", "Queued")[0]["task_id"]
+    flow.fail(task)
+    reason = said(flow.why_task(task), "failed")
+    assert "is not active" not in reason["text"]
+    assert commands(reason) == [f"trace retry {task}", f"trace skip {task}"]
+    flow.person("retry", task)
+    assert codes(flow.why_task(task)) == ["wakeup_pending"]
 
 
 def test_a_failed_partition_holds_nothing(flow: Situation) -> None:
@@ -217,7 +243,19 @@ def test_failed_in_a_version_that_does_not_count(flow: Situation) -> None:
     dags.activate(flow.harness, "d", 2, now=True, org=flow.org)
     reason = said(flow.why_task(task), "failed")
     assert reason["text"].endswith("Its version is not active; version 2 is.")
-    assert commands(reason)[0] == "trace rollback d --to 1"
+    assert commands(reason) == ["trace jobs d", f"trace skip {task}"], "nobody should go back to a version that failed"
+
+
+def test_a_version_in_which_another_task_failed_is_no_way_back(flow: Situation) -> None:
+    first = made(flow)
+    flow.trigger("d", "src", cursor=2)
+    second = flow.tasks("make")[-1]["task_id"]
+    flow.fail(first)
+    flow.deploy(OTHER)
+    dags.activate(flow.harness, "d", 2, now=True, org=flow.org)
+    assert commands(said(flow.why_task(second), "superseded")) == []
+    flow.person("skip", first)
+    assert commands(said(flow.why_task(second), "superseded")) == ["trace rollback d --to 1"]
 
 
 def test_a_task_of_a_job_that_no_dag_made(flow: Situation) -> None:

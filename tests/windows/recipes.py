@@ -1,25 +1,11 @@
-"""The recipes: their files, in the order in which they are deployed, and what the page about them shows."""
+"""What the page about the recipes shows."""
 
 import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parents[2]
-DIRECTORY = ROOT / "examples" / "recipes"
-PAGE = ROOT / "docs" / "recipes.md"
-RECIPES = (
-    "chain",
-    "hourly_flows",
-    "active_addresses",
-    "top_holders",
-    "new_addresses",
-    "pool_volume",
-    "moving_average",
-    "retention",
-    "priced_volume",
-)
-PRICES_URL = "https://prices.example.com/v1/daily"
+PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 
 _DOCUMENT = re.compile(r"\[(\w+)\.yaml\]\(\.\./examples/recipes/\1\.yaml\).*?```yaml\n(.*?)```", re.DOTALL)
 _ROWS = re.compile(r"Rows of `(\w+)`, (.+):\n\n((?:\|.*\n)+)")
@@ -31,10 +17,6 @@ class ShownRows(NamedTuple):
     """As the page spells it, like `2026-03-03`."""
     columns: list[str]
     rows: list[list[str]]
-
-
-def recipe(name: str) -> str:
-    return (DIRECTORY / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def shown_documents() -> dict[str, str]:

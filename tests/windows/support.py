@@ -6,6 +6,7 @@ can compare what a dataset is made of with what it should be made of.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -89,12 +90,15 @@ class WindowFlow(Flow):
         self.finish(task_id, text, lease)
         return text
 
-    def run_windows(self, *jobs: str, pick: Any = min, at_most: int = 1000) -> int:
-        """Runs whatever is ready of these jobs, one task after another, until nothing is."""
+    def run_windows(self, *jobs: str, pick: Callable[[list[UUID]], UUID] = itemgetter(0), at_most: int = 1000) -> int:
+        """Runs whatever is ready of these jobs, one task after another, the earliest window first, until nothing is.
+
+        Ids of tasks that were created in one millisecond have no order."""
         done = 0
         while done < at_most:
             self.drain()
-            ready = [task["task_id"] for job in jobs for task in self.tasks(job, "Queued") if not task["held"]]
+            queued = [task for job in jobs for task in self.tasks(job, "Queued") if not task["held"]]
+            ready = [task["task_id"] for task in sorted(queued, key=lambda task: task["unit"].get("start", 0))]
             if not ready:
                 return done
             self.run(pick(ready))

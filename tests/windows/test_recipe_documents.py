@@ -1,6 +1,8 @@
 """The recipes are good documents, one after another, and the page about them shows each as it is."""
 
-from tests.windows.recipes import DIRECTORY, RECIPES, recipe, shown_documents, shown_rows
+from benchmarks.support.models_recipes import DIRECTORY, RECIPES, recipe
+
+from tests.windows.recipes import shown_documents, shown_rows
 from tests.windows.support import WindowFlow
 
 

@@ -1,5 +1,8 @@
 """Windows of time as people write them: in replies, as arguments, and in explanations."""
 
+import zlib
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,11 +10,12 @@ from hypothesis import strategies as st
 from tests.api.support import User
 from tests.windows.support import WindowFlow
 from tests.windows.test_windows import deploy, put
-from tracelake.cli.options import parse_range_or_windows
+from tracelake.client.ranges import parse_range_or_windows
 from tracelake.errors import TraceError
 from tracelake.model.dag import UnitGrid
 from tracelake.model.windows import Window, describe_range, parse_range, shift_window, window_at
 from tracelake.wire.jobs import BlockRange
+from tracelake.wire.run_logs import RunLog
 
 HOURS = "units: {by: time, grain: hour}\n    inputs: [{from: {job: blocks}, by: timestamp}]"
 GRIDS = [UnitGrid(by="time", grain="hour")] + [
@@ -87,6 +91,47 @@ def test_replies_have_the_date_and_take_it(windows: WindowFlow) -> None:
     assert "expected a window like 2026-03-03 13:00, received 1970-01-01" in refused.body["error"]["message"]
 
 
+def test_every_view_has_the_date_of_a_window(windows: WindowFlow) -> None:
+    deploy(windows, HOURS)
+    put(windows, 0, 799, "a")
+    windows.run_windows("model")
+    user = User(windows.harness, windows.org, "writer")
+    dates = ["1970-01-01 00:00", "1970-01-01 01:00"]
+    rows = {row["name"]: row for row in user.get("/v1/datasets")["datasets"]}
+    assert rows["model"]["windows"] == "1970-01-01 00:00..1970-01-01 01:00"
+    assert rows["blocks"].get("windows") is None
+    detail = user.get("/v1/datasets/model")
+    assert [run["window"] for run in detail["generations"][0]["ranges"]] == ["1970-01-01 00:00..1970-01-01 01:00"]
+    events = user.get("/v1/events?dataset=model")["events"]
+    assert sorted(event["window"] for event in events) == dates
+    assert all(event.get("window") is None for event in user.get("/v1/events?dataset=blocks")["events"])
+    for task in user.get("/v1/tasks?job=model")["tasks"]:
+        shown = user.get(f"/v1/tasks/{task['task_id']}")
+        assert [item["window"] for item in shown["inputs"]] == [task["window"]]
+        assert [event["window"] for event in shown["events"]] == [task["window"]]
+    (task,) = user.get("/v1/tasks?job=blocks")["tasks"]
+    assert "window" not in user.get(f"/v1/tasks/{task['task_id']}")["inputs"][0]
+    units = user.get("/v1/datasets/model/lineage")["units"]
+    assert [[item["window"] for item in unit["inputs"]] for unit in units] == [[date] for date in dates]
+
+
+def test_logs_have_the_date_of_a_window(windows: WindowFlow) -> None:
+    deploy(windows, HOURS)
+    put(windows, 0, 799, "a")
+    windows.run_windows("model")
+    task_id = windows.tasks("model")[0]["task_id"]
+    windows.harness.sql(
+        """INSERT INTO run_logs (task_id, attempt, org_id, job_id, worker_id, writable_until, body)
+           SELECT task_id, 1, org_id, job_id, 'w1', trace_now(), $2 FROM tasks WHERE task_id = $1""",
+        task_id,
+        zlib.compress(msgspec.json.encode(RunLog(ending="completed"))),
+    )
+    user = User(windows.harness, windows.org)
+    date = user.get(f"/v1/tasks/{task_id}")["task"]["window"]
+    assert [run["window"] for run in user.get("/v1/dags/w/jobs/model/runs")["runs"]] == [date]
+    assert user.get(f"/v1/tasks/{task_id}/log")["window"] == date
+
+
 def test_a_window_is_triggered_by_its_date(windows: WindowFlow) -> None:
     deploy(windows, HOURS)
     put(windows, 0, 799, "a")
@@ -114,7 +159,7 @@ def test_a_dataset_tells_of_the_window_that_is_open(windows: WindowFlow) -> None
     windows.run_windows("model")
     reply = user.get("/v1/why/dataset/model")
     assert [item["code"] for item in reply["reasons"]] == ["fresh", "window_open"]
-    assert "The newest is 1970-01-01 01:00" in reply["summary"]
+    assert "Last computed: 1970-01-01 01:00" in reply["summary"]
     assert "The window 1970-01-01 02:00 is not over" in reply["summary"]
     job = user.get("/v1/why/job/w/model")
     assert "The window 1970-01-01 02:00 is not over" in job["summary"]

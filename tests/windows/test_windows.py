@@ -71,6 +71,21 @@ def test_hours_are_found_by_the_times_of_units(windows: WindowFlow) -> None:
     assert windows.rows("model") == {(0, 3599): "(a,B)", (3600, 7199): "(B,c,d)"}
 
 
+@pytest.mark.parametrize(("reading", "again"), [("", 1), (", read: window, lookback: 1", 2), (", read: history", 3)])
+def test_a_unit_that_begins_with_an_hour_changes_nothing_before_it(
+    windows: WindowFlow, reading: str, again: int
+) -> None:
+    read = f"inputs: [{{from: {{job: blocks}}, by: timestamp{reading}}}]"
+    deploy(windows, f"units: {{by: time, grain: hour}}\n    {read}")
+    for number, text in enumerate("abcde"):
+        put(windows, number * 360, number * 360 + 359, text)
+    assert windows.run_windows("model") == 4
+    put(windows, 360, 719, "B")
+    assert windows.run_windows("model") == again
+    assert windows.rows("model")[0, 3599] == "(a)"
+    assert "B" in windows.rows("model")[3600, 7199]
+
+
 def test_hours_inside_a_unit_do_not_wait_for_the_unit_before(windows: WindowFlow) -> None:
     """Hours that begin within a unit need no block before it, and the unit before says nothing about them."""
     deploy(windows, "units: {by: time, grain: hour}\n    inputs: [{from: {job: blocks}, by: timestamp}]")
@@ -219,6 +234,20 @@ def test_what_a_window_waits_for_is_explained(windows: WindowFlow) -> None:
     put(windows, 20_000, 30_000, "c")
     assert why(windows)["unit_waits"].startswith("The unit 1970-01-01, and ")
     assert "a unit of an input is missing" in why(windows)["unit_waits"]
+
+
+def test_a_unit_that_is_computed_again_needs_nobody(windows: WindowFlow) -> None:
+    deploy(windows, "units: {by: blocks, size: 10}\n    inputs: [{from: {job: blocks}}]")
+    put(windows, 0, 9, "a")
+    (task,) = windows.tasks("model", "Queued")
+    windows.claim(task["task_id"])
+    put(windows, 0, 9, "b")
+    windows.harness.advance(5)
+    assert why(windows)["unit_awaits_task"] == (
+        "The unit 0-9 has waited 5s: a task of the unit runs, and the unit has changed since it began."
+    )
+    summary = User(windows.harness, windows.org).get("/v1/why/job/w/model")["summary"]
+    assert summary.endswith("Wait for the task.")
 
 
 def test_a_window_is_computed_again_on_demand(windows: WindowFlow) -> None:

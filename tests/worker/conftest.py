@@ -59,6 +59,7 @@ class Bench:
             tasks=self.dispatcher,
             operators=self.operators,
             secrets=self.secrets,
+            log_calls=self.dispatcher,
             on_signal=self._on_signal,
         )
         self.stop = asyncio.Event()

@@ -12,6 +12,8 @@ from tracelake.client import DispatcherUnavailableError, TaskCall
 from tracelake.client.task import TaskReply
 from tracelake.errors import TraceError
 from tracelake.wire.claims import ClaimReply, ClaimRequest, TaskSecrets, TokenReply, TokenRequest
+from tracelake.wire.head_progress import HeadProgress
+from tracelake.wire.run_logs import AttemptLogReport, StoreLogsReply, StoreLogsRequest
 from tracelake.wire.task_calls import (
     BufferPublishReply,
     BufferPublishRequest,
@@ -41,6 +43,8 @@ class FakeTask:
     claim_ids: list[str] = field(default_factory=list)
     token: str = ""
     heartbeats: int = 0
+    progress: HeadProgress | None = None
+    """Of its last heartbeat."""
     cancel: bool = False
     pause: bool = False
     always_on: bool = False
@@ -71,6 +75,8 @@ class FakeDispatcher:
     delivery_requests: list[tuple[str, TaskDeliveriesRequest]] = field(default_factory=list)
     publish_answers: deque[TraceError] = field(default_factory=deque)
     publishes: list[tuple[str, BufferPublishRequest]] = field(default_factory=list)
+    logs: dict[tuple[UUID, int], AttemptLogReport] = field(default_factory=dict)
+    """The newest report of each attempt."""
 
     def add(self, operator: str = "noop", config: dict[str, Any] | None = None, **state: Any) -> FakeTask:
         task = FakeTask(uuid4(), operator, config or {}, **state)
@@ -124,6 +130,11 @@ class FakeDispatcher:
             raise answer
         self.publishes.append((capability_token, request))
         return BufferPublishReply(publish_id=uuid4(), publish_seq=len(self.publishes), duplicate=False)
+
+    async def store_logs(self, request: StoreLogsRequest) -> StoreLogsReply:
+        await self._arrive("logs")
+        self.logs |= {(report.task_id, report.attempt): report for report in request.logs}
+        return StoreLogsReply(stored=len(request.logs))
 
     # --- how they are answered
 
@@ -191,6 +202,7 @@ class FakeDispatcher:
         if call.capability_token != task.token:
             return TraceError("credential_expired")
         if isinstance(request, HeartbeatRequest):
+            task.progress = request.progress
             return self._heartbeat(task)
         if isinstance(request, EventsRequest):
             return self._events(task, request)

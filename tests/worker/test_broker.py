@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tracelake.catalogue.context import Batch
+from tracelake.errors import BoundaryMovedError
 from tracelake.spark.child.messages import (
     Accepted,
     AnswerBody,
@@ -23,13 +24,16 @@ from tracelake.spark.child.messages import (
     AskTable,
     AskUpload,
     AskUrls,
+    AttemptFailure,
     FailureAnswer,
     FilesAnswer,
     ObjectAnswer,
     UrlsAnswer,
 )
+from tracelake.spark.child.transfer import check
 from tracelake.spark.testing import BUCKET, DirectoryTransfer, Trial, make_unit
 from tracelake.worker.org_process.broker import AttemptBroker
+from tracelake.worker.org_process.process import _as_error
 
 UNIT = make_unit((0, 9))
 
@@ -166,3 +170,18 @@ def test_a_batch_that_an_executor_stored_is_published_with_its_hash(desk: Desk, 
     desk.ask(AskUrls([], [uri]))
     assert desk.ask(AskPublish(0, uri, 1, "0" * 64)) == Accepted()
     assert [(batch.uri, batch.sha256) for batch in batches] == [(uri, "0" * 64)]
+
+
+def test_a_boundary_that_moved_stays_one_on_its_way(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the worker, which reads the table, to the process, and back as the outcome of the attempt."""
+
+    def move(*_: object) -> AnswerBody:
+        raise BoundaryMovedError("It moved.")
+
+    monkeypatch.setattr(AttemptBroker, "_cut", move)
+    answer = desk.ask(AskTable(0))
+    with pytest.raises(BoundaryMovedError) as raised:
+        check(answer)
+    outcome = _as_error(AttemptFailure(type(raised.value).__name__, str(raised.value)))
+    assert isinstance(outcome, BoundaryMovedError)
+    assert str(outcome) == "boundary_moved: It moved."

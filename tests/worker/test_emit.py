@@ -10,6 +10,7 @@ import pytest
 from tests.worker.conftest import Bench
 from tests.worker.fake_dispatcher import FakeTask, until
 from tracelake.errors import TraceError
+from tracelake.wire.head_progress import HeadProgress
 from tracelake.wire.units import EventIn, StorageOut, TaskOutput
 from tracelake.worker import CanceledError, EmitRefusedError, OperatorContext, OperatorResult
 from tracelake.worker.operators import Operator
@@ -258,5 +259,30 @@ def test_a_ticker_ticks_until_it_is_told_to_stop(bench: Bench) -> None:
             await until(lambda: task.status == "Canceled", "the end")
         found = [cursor for cursor in cursors(task) if cursor is not None]
         assert found == list(range(found[0], found[0] + len(found)))
+
+    asyncio.run(main())
+
+
+def test_heartbeats_carry_the_latest_progress_and_nothing_before(bench: Bench) -> None:
+    reported = threading.Event()
+
+    def follow(context: OperatorContext) -> OperatorResult:
+        reported.wait(30)
+        context.report(HeadProgress(state="appended", stored=6))
+        context.report(HeadProgress(state="at_head", stored=7))
+        context.cancel.wait(30)
+        raise CanceledError
+
+    async def main() -> None:
+        bench.operators["sleep"] = Operator(follow)
+        task = bench.dispatcher.add("sleep", {"seconds": 0})
+        async with bench.working():
+            await bench.wake(task)
+            await until(lambda: task.heartbeats, "the start")
+            assert task.progress is None
+            reported.set()
+            await until(lambda: task.progress is not None and task.progress.stored == 7, "the progress")
+            task.cancel = True
+            await bench.until_empty()
 
     asyncio.run(main())

@@ -73,6 +73,8 @@ class Station:
     """No process starts before it is set."""
     starts: int = 0
     """Processes that have been asked for."""
+    failures: list[Exception] = dataclasses.field(default_factory=list)
+    """How the next starts fail."""
 
     def __post_init__(self) -> None:
         config = OrgProcessConfig(scratch=Path("/nonexistent"))
@@ -90,6 +92,8 @@ class Station:
     def _start(self, config: OrgProcessConfig, number: int, on_change: Callable[[], None]) -> OrgProcess:
         self.starts += 1
         self.gate.wait(60)
+        if self.failures:
+            raise self.failures.pop(0)
         self.started.append(PretendProcess(config, number, on_change))
         return self.started[-1]
 
@@ -150,6 +154,17 @@ def test_attempts_that_wait_for_the_same_process_start_one(station: Station, mon
     looks = process.looks
     wait_until(lambda: process.looks > looks + 1, "the supervisor to have looked for work")
     assert station.started == [process]
+
+
+@pytest.mark.parametrize("failure", [OSError("no memory"), ImportError("half made")])
+def test_a_start_that_fails_is_followed_by_another(
+    station: Station, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    monkeypatch.setattr(pool, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(pool, "_WATCH_SECONDS", 0.01)
+    station.failures.append(failure)
+    station.finish(station.submit("a"))
+    assert station.starts == 2
 
 
 def test_the_process_that_was_idle_longest_makes_room(station: Station) -> None:

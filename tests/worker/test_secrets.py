@@ -13,6 +13,7 @@ from tests.worker.conftest import Bench
 from tests.worker.fake_dispatcher import FakeTask, until
 from tracelake.adapters.secret_file import LiteSecrets, set_secret
 from tracelake.errors import SecretsUnavailableError, TraceError
+from tracelake.model import redaction
 from tracelake.stack.logs import JsonFormatter
 from tracelake.wire.claims import TaskSecrets
 from tracelake.wire.task_calls import CompleteRequest
@@ -191,7 +192,7 @@ def test_an_error_that_was_shortened_does_not_hold_a_piece_of_it(
 
 def test_the_log_of_a_worker_does_not_repeat_it(bench: Bench, file: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As `trace worker` formats it, with its provider."""
-    from tracelake.stack import job_secrets, logs
+    from tracelake.stack import job_secrets
 
     bench.secrets = job_secrets._HiddenInLogs(bench.secrets)
     seen = Seen(bench)
@@ -211,7 +212,7 @@ def test_the_log_of_a_worker_does_not_repeat_it(bench: Bench, file: Path, caplog
     assert sum("[secret]" in line for line in lines) == 2, "the operator's own line, and the one about its failure"
     assert "ValueError: [secret]" in "".join(lines)
     assert not [line for line in lines if "hunter" in line]
-    assert "hunter" not in logs.scrub(f"printed {KEY}")
+    assert "hunter" not in redaction.scrub(f"printed {KEY}")
 
 
 def test_an_event_that_repeats_it_is_not_sent(bench: Bench, file: Path) -> None:

@@ -126,6 +126,11 @@ def test_the_fingerprint_ignores_values_alone(gate: QueryGate) -> None:
     assert first != print_of("SELECT author FROM blocks WHERE gas_used = 1 AND author IN ('a')")
 
 
+def test_a_relation_like_no_other_is_answered_with_the_commands_that_list_them(gate: QueryGate) -> None:
+    with pytest.raises(TraceError, match=r"`trace datasets` lists what you may read, and so does `\\d`"):
+        gate.check("SELECT * FROM zzzzzzzz", PARAMETERS, RELATIONS)
+
+
 @pytest.mark.parametrize(
     ("sql", "code", "line", "column", "name", "suggestions"),
     [

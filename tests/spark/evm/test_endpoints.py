@@ -4,7 +4,13 @@ import pickle
 
 import pytest
 
-from tracelake.spark.evm.endpoints import RpcEndpoint, from_environment, parse_endpoint
+from tracelake.spark.evm.endpoints import (
+    RpcEndpoint,
+    from_environment,
+    parse_endpoint,
+    resolve,
+    resolve_announcers,
+)
 from tracelake.spark.evm.errors import NoEndpointError
 
 
@@ -56,3 +62,18 @@ def test_names_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_names_that_there_are_not(name: str) -> None:
     with pytest.raises(NoEndpointError):
         from_environment(name)
+
+
+def test_websockets_stand_among_the_others_and_are_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACE_RPC_LIVE", "wss://one/ws/key,https://one/key,ws://user:pass@two:8546/")
+    assert [endpoint.label for endpoint in resolve("acme", "live")] == ["https://one:443"]
+    announcers = resolve_announcers("acme", "live")
+    assert [endpoint.label for endpoint in announcers] == ["wss://one:443", "ws://two:8546"]
+    assert announcers[0].path == "/ws/key"
+    assert announcers[1].authorization is not None
+    monkeypatch.setenv("TRACE_RPC_LIVE", "wss://one/secret-key")
+    with pytest.raises(NoEndpointError, match="a WebSocket only announces blocks") as caught:
+        resolve("acme", "live")
+    assert "secret" not in str(caught.value)
+    monkeypatch.setenv("TRACE_RPC_LIVE", "https://one/")
+    assert resolve_announcers("acme", "live") == ()

@@ -12,12 +12,15 @@ from pyspark.sql import SparkSession
 
 from tests.chain.faults import Call, Drop, RpcErrors, Status
 from tests.spark.evm.support import CHAIN_ID, expected
+from tests.spark.evm.trace_trees import CallNode, as_call_frames, rows_of
 from tests.spark.support import Bench, plain_name
 from tests.support.chain import ServedChain, recorded, serve_chain
 from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorResult
+from tracelake.catalogue.evm import EvmColumnChoice, EvmIngestConfig
+from tracelake.catalogue.evm_columns import EVM_COLUMNS
 from tracelake.spark.evm import endpoints
 from tracelake.spark.evm.errors import IngestError
-from tracelake.spark.evm.tables import SCHEMAS
+from tracelake.spark.evm.tables import SCHEMAS, TRACES, schema_of
 from tracelake.spark.operators.evm_ingest import count_cores, run
 
 TABLES = ("blocks", "transactions", "logs")
@@ -61,6 +64,70 @@ def test_a_range_becomes_the_tables_of_its_recording(chain: ServedChain, bench: 
     assert [(event.start, event.end) for event in result.events] == [(0, 379)] * 3
     names = [f"blocks_{first}_{min(379, first + 49)}.parquet" for first in range(0, 380, 50)]
     assert list(bench.names()) == sorted([*names, "_SUCCESS"])
+
+
+def test_traces_are_the_fourth_output(chain: ServedChain, bench: Bench, spark: SparkSession) -> None:
+    def trees(number: int) -> list[tuple[str, CallNode]]:
+        inner = [CallNode("delegatecall", value=number), CallNode(error="reverted")]
+        hashes = [transaction["hash"] for transaction in recorded(BLOCKS)[number].block["transactions"]]
+        return [(name, CallNode(value=index, inner=inner)) for index, name in enumerate(hashes)]
+
+    with pytest.raises(NonRetryableError, match=r"rpc_no_traces: .*trace_block .* and debug_traceBlockByHash"):
+        ingest(bench, (0, 99), {"tables": ["traces"]})
+    numbers = {one.block["hash"]: one.number for one in recorded(BLOCKS)}
+    chain.add_method("debug_traceBlockByHash", lambda params: as_call_frames(trees(numbers[params[0]])))
+    bench.outputs = [*TABLES, "traces"]
+    result = bench.run("evm_ingest", run, CONFIG, blocks=(100, 199))
+    rows = [row for number in range(100, 200) for row in rows_of(number, trees(number))]
+    assert bench.table(3).schema == TRACES
+    assert bench.table(3).to_pylist() == rows
+    assert bench.table(2).to_pylist() == expected(recorded(BLOCKS)[100:200])["logs"]
+    assert [report.row_count for report in result.outputs][3] == len(rows)
+    seen = spark.read.parquet(*(str(path) for path in bench.files(3))).schema
+    assert [field.name for field in seen.fields] == [column.name for column in EVM_COLUMNS["traces"]]
+
+
+def test_optional_columns_are_behind_the_others_and_queries_see_their_types(
+    chain: ServedChain, bench: Bench, spark: SparkSession
+) -> None:
+    columns = {"blocks": ["withdrawals", "size"], "transactions": ["access_list", "timestamp", "l1_fee"]}
+    ingest(bench, (100, 199), {"columns": columns})
+    wanted = expected(recorded(BLOCKS)[100:200])
+    blocks, rows = bench.table(0), bench.table(1)
+    assert blocks.schema == schema_of("blocks", ["size", "withdrawals"])
+    assert rows.schema == schema_of("transactions", ["timestamp", "access_list", "l1_fee"])
+    assert blocks["size"].to_pylist() == [int(one.block["size"], 16) for one in recorded(BLOCKS)[100:200]]
+    assert rows.drop_columns(["timestamp", "access_list", "l1_fee"]).to_pylist() == wanted["transactions"]
+    times = {row["block_number"]: row["timestamp"] for row in wanted["blocks"]}
+    assert rows["timestamp"].to_pylist() == [times[row["block_number"]] for row in wanted["transactions"]]
+    assert bench.table(2).schema == SCHEMAS["logs"]
+    config = EvmIngestConfig(chain_id=CHAIN_ID, columns=EvmColumnChoice(**{key: (*v,) for key, v in columns.items()}))
+    for index in (0, 1):
+        result = config.result(index, [])
+        assert result is not None
+        seen = spark.read.parquet(*map(str, bench.files(index))).dtypes
+        assert seen == [(column.name, column.type) for column in result.columns.columns]
+
+
+def test_a_filter_reads_the_logs_of_some_contracts(chain: ServedChain, bench: Bench) -> None:
+    wanted = expected(recorded(BLOCKS)[:380])
+    address = max((row["address"] for row in wanted["logs"]), key=[row["address"] for row in wanted["logs"]].count)
+    chosen = [row for row in wanted["logs"] if row["address"] == address]
+    numbers = {row["block_number"] for row in chosen}
+    bench.outputs[:] = ["logs", "blocks"]
+    limits = {"addresses": ["0x" + address.hex()], "chunk_blocks": 100}
+    config = {"chain_id": CHAIN_ID, "tables": ["logs", "blocks"], "filter": limits}
+    result = bench.run("evm_ingest", run, config, blocks=(0, 379))
+    assert bench.table(0).to_pylist() == chosen
+    assert bench.table(1).to_pylist() == [row for row in wanted["blocks"] if row["block_number"] in numbers]
+    assert len(bench.files(0)) == 4
+    assert result.datasets_published[0].time_max == wanted["blocks"][-1]["timestamp"]
+    assert {call.method for call in chain.calls} == {
+        "eth_chainId",
+        "eth_blockNumber",
+        "eth_getLogs",
+        "eth_getBlockByNumber",
+    }
 
 
 def test_each_file_is_sorted_and_holds_its_own_blocks(chain: ServedChain, bench: Bench) -> None:

@@ -146,8 +146,6 @@ def test_functions_of_one_argument_on_all_types(oracle: Oracle) -> None:
     for name, index in product(names, range(len(TYPES))):
         arguments = f"'hour', c{index}" if name == "date_trunc" else f"c{index}{more.get(name, '')}"
         query = f"SELECT {name}({arguments}) AS x FROM typed"
-        schema = oracle.schema(query)
-        assert not (schema is not None and analyse(query, oracle.relations).findings), query
         differences += oracle.differences(query)
     assert differences == []
 

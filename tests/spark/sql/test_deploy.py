@@ -13,7 +13,8 @@ def document(config: str) -> str:
     first = f"- {{name: first, {job}, inputs: [{{from: {{job: tick}}}}], config: {{query: 'SELECT 1 AS a'}}}}\n"
     third = f"- {{name: third, {job}, inputs: [{{from: {{job: tick}}}}], config: {{query: 'SELECT 1 AS a'}}}}\n"
     inputs = "inputs: [{from: {dataset: raw_blocks}}, {from: {job: first}}, {from: {job: third}}]"
-    return f"{HEAD}{TICK}{first}{third}- {{name: joined, {job}, {inputs}, config: {config}}}\n{PUBLISH}"
+    joined = f"name: joined, {job}, execution_strategy: PerPartition, {inputs}, config: {config}"
+    return f"{HEAD}{TICK}{first}{third}- {{{joined}}}\n{PUBLISH}"
 
 
 @pytest.mark.parametrize(

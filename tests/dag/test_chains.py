@@ -1,0 +1,115 @@
+"""`chains` of a document: what it stands for, and where its problems are."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.dag.support import problems_of, read
+from tracelake.model.dag import Dag
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SHORT = """
+name: mainnet
+chains:
+  - {name: eth, chain_id: 1, start: 0, unit_blocks: 500, publish: {blocks: eth_blocks, logs: eth_logs}}
+"""
+LONG = """
+name: mainnet
+defaults: {runtime: ecs_platform}
+jobs:
+  - name: eth_head
+    activation: source
+    source: {kind: always_on}
+    operator: block_follower
+    outputs: 4
+    config: {chain_id: 1, start: 0, tables: [blocks, logs], unit_blocks: 500}
+  - name: eth_ranges
+    activation: reactive
+    runtime: dispatcher
+    operator: range_splitter
+    config: {size: 500, align: true}
+    inputs: [{from: {job: eth_head, output_index: 2}}]
+  - name: eth_history
+    activation: reactive
+    operator: evm_ingest
+    execution_strategy: PerPartition
+    outputs: 2
+    config: {chain_id: 1, tables: [blocks, logs]}
+    inputs: [{from: {job: eth_ranges}}]
+  - name: eth_compact
+    activation: reactive
+    operator: parquet_compact
+    execution_strategy: PerPartition
+    outputs: 2
+    config: {tables: [blocks, logs]}
+    inputs: [{from: {job: eth_head, output_index: 3}}]
+publish:
+  eth_blocks:
+    from: [{job: eth_head}, {job: eth_history}, {job: eth_compact}]
+    storage: live
+  eth_logs:
+    from: [{job: eth_head, output_index: 1}, {job: eth_history, output_index: 1}, {job: eth_compact, output_index: 1}]
+    storage: live
+"""
+
+
+def test_a_chain_is_what_its_jobs_are() -> None:
+    assert read(SHORT) == read(LONG)
+
+
+def names(dag: Dag) -> list[str]:
+    return sorted(job.name for job in dag.jobs)
+
+
+def test_other_jobs_read_its_datasets() -> None:
+    reader = """
+jobs:
+  - name: sums
+    activation: reactive
+    runtime: ecs_platform
+    operator: spark_sql
+    units: {by: blocks, size: 100, when: updated}
+    config: {query: SELECT count(*) AS blocks FROM eth_blocks}
+    inputs: [{from: {dataset: eth_blocks}}]
+publish: {sums: {from: {job: sums}, storage: s3}}
+"""
+    dag = read(SHORT + reader)
+    assert names(dag) == ["eth_compact", "eth_head", "eth_history", "eth_ranges", "sums"]
+    assert {publish.name for publish in dag.publish} == {"eth_blocks", "eth_logs", "sums"}
+
+
+@pytest.mark.parametrize(
+    ("chain", "code", "line"),
+    [
+        ("{name: eth}", "missing_field", 4),
+        ("{name: eth, chain_id: none}", "wrong_type", 4),
+        ("{name: eth, chain_id: 1, unit_blocks: 0}", "out_of_range", 4),
+        ("{name: eth, chain_id: 1, publish: {block: x}}", "unknown_field", 4),
+        ("{name: eth, chain_id: 1, publish: {logs: eth_logs}}", "config_invalid", 4),
+        ("{name: eth, chain_id: 1, columns: {blocks: [nothing]}}", "config_invalid", 4),
+        ("{name: eth, chain_id: 1, chain_kind: moon}", "config_invalid", 4),
+    ],
+)
+def test_a_problem_is_shown_where_the_chain_is(chain: str, code: str, line: int) -> None:
+    problems = problems_of(f"\nname: mainnet\nchains:\n  - {chain}\n")
+    assert problems
+    assert {problem.code for problem in problems} == {code}
+    assert {problem.line for problem in problems} == {line}
+
+
+def test_a_name_that_the_document_has_already_is_a_problem() -> None:
+    taken = "publish: {eth_logs: {from: {job: j}, storage: none}}\n"
+    jobs = "jobs:\n  - {name: j, activation: source, source: {kind: manual}}\n"
+    (problem,) = problems_of(SHORT + jobs + taken)
+    assert problem.code == "duplicate_publish"
+    assert problem.line == 4
+
+
+def test_a_document_needs_jobs_or_chains() -> None:
+    (problem,) = problems_of("name: empty\n")
+    assert problem.code == "missing_field"
+
+
+def test_a_chain_beside_jobs_that_are_no_list_is_one_problem() -> None:
+    (problem,) = problems_of(SHORT + "jobs: 5\n")
+    assert problem.code == "wrong_type"

@@ -1,0 +1,63 @@
+"""What a config of `block_follower` may say of columns and filters, and the tables that follow from it."""
+
+from typing import Any
+
+import pytest
+
+from tracelake.catalogue import read_config
+from tracelake.catalogue.evm_columns import EVM_OPTIONAL_COLUMNS, EVM_TABLES
+from tracelake.errors import TraceError
+from tracelake.model.dag import ColumnType
+
+ADDRESS = "0x" + "ab" * 20
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "words"),
+    [
+        ({"filter": {"addresses": [ADDRESS]}}, "tables", "all blocks"),
+        ({"tables": ["blocks"], "filter": {"addresses": [ADDRESS]}}, "tables", "all blocks"),
+        ({"tables": ["blocks", "logs"], "filter": {}}, "filter", "every log"),
+        ({"tables": ["blocks", "logs"], "filter": {"topics": [None]}}, "filter", "every log"),
+        (
+            {"tables": ["blocks", "logs"], "filter": {"addresses": [ADDRESS], "chunk_blocks": 5}},
+            "filter",
+            "chunk_blocks",
+        ),
+        ({"columns": {"blocks": ["size", "withdrawals"]}}, "columns.blocks[1]", "is a list"),
+        ({"columns": {"logs": ["timestamps"]}}, "columns.logs[0]", "no optional column"),
+        ({"tables": ["blocks"], "columns": {"logs": ["timestamp"]}}, "columns.logs", "none of the `tables`"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_its_field(config: dict[str, Any], field: str, words: str) -> None:
+    with pytest.raises(TraceError, match=words) as caught:
+        read_config("block_follower", {"chain_id": 1, **config})
+    assert (caught.value.code, caught.value.details["field"]) == ("job_invalid", f"config.{field}")
+
+
+def test_tables_have_the_chosen_columns_behind_the_others() -> None:
+    config = read_config("block_follower", {"chain_id": 1, "columns": {"transactions": ["l1_fee", "timestamp"]}})
+    schema = config.table(1)
+    assert schema is not None
+    assert [(column.name, column.type) for column in schema.columns[-2:]] == [
+        ("timestamp", ColumnType.INT64),
+        ("l1_fee", ColumnType.DECIMAL),
+    ]
+    result = config.result(1, ())
+    assert result is not None
+    assert [column.name for column in result.columns.columns] == [column.name for column in schema.columns]
+    plain = read_config("block_follower", {"chain_id": 1}).table(1)
+    assert plain is not None
+    assert [column.name for column in plain.columns] == [column.name for column in schema.columns[:-2]]
+
+
+def test_every_optional_column_that_is_no_list_can_be_chosen() -> None:
+    columns = {
+        table: [column.name for column in EVM_OPTIONAL_COLUMNS[table] if not column.type.startswith("array")]
+        for table in EVM_TABLES
+    }
+    config = read_config("block_follower", {"chain_id": 1, "columns": columns})
+    for index, table in enumerate(EVM_TABLES):
+        schema = config.table(index)
+        assert schema is not None
+        assert {*columns[table]} <= {column.name for column in schema.columns}
