@@ -12,7 +12,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-system lint soak lock docs pictures clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline bench-sandbox bench-udf bench-start bench-query bench-credentials bench-columns bench-models bench-checks
+.PHONY: help setup setup-dev demo dist test test-system lint lint-types lint-style bytecode soak lock docs pictures clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink bench-compact bench-follow setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline bench-sandbox bench-udf bench-start bench-query bench-credentials bench-columns bench-models bench-checks bench-logs
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -53,16 +53,27 @@ demo: setup $(VENV)/node ## From a chain to flows of tokens on a stack of its ow
 	@$(PY) -m tracelake demo
 
 lint: setup-dev ## Style, types and import rules
+	@$(MAKE) --no-print-directory --jobs 2 lint-types lint-style
+
+lint-types:
+	@$(PY) -m mypy
+
+lint-style:
 	@$(PY) -m ruff check src tests benchmarks tools
 	@$(PY) -m ruff format --check --quiet src tests benchmarks tools
-	@$(PY) -m mypy
 	@PYTHONPATH=src $(VENV)/bin/python -c "from importlinter.cli import lint_imports_command as m; m()" --no-cache
+
+# Bytecode of the tests. Made once, beside the check of types, which needs one core alone: each process of a run would
+# otherwise compile all of it for itself. What is wrong with a test, the run says.
+bytecode: setup-dev
+	@$(PY) -m pytest --collect-only -qq > /dev/null 2>&1 || true
 
 # More processes than cores, because tests wait as well. `worksteal` keeps them busy to the end, and goes on with the next
 # test after one that killed its process, where `loadfile` would run the same one again.
 PYTEST := $(PY) -m pytest --numprocesses 4 --dist worksteal
 
-test: lint ## Style, types, import rules, and the tests of units and components (minutes)
+test: setup-dev ## Style, types, import rules, and the tests of units and components (minutes)
+	@$(MAKE) --no-print-directory --jobs 3 lint-types lint-style bytecode
 	@$(PYTEST) -m "not soak and not system"
 
 # Groups of system tests share a JVM or a stack, and each group stays in one process: see tests/support/scheduling.py.
@@ -75,11 +86,15 @@ test-system: setup-dev ## Whole stacks, Spark, crash points, costs, the demo, ru
 soak: setup-dev ## The same properties with volume (long)
 	@$(PY) -m pytest -m soak
 
+dist: setup ## Build the wheel and the sdist into dist/, with the pinned tools and without a network
+	@rm -rf dist
+	@$(PY) -m hatchling build --directory dist
+
 docs: setup-dev ## Rewrite the generated reference pages
 	@$(PY) -m tools.docs
 
-pictures: setup-dev ## Draw the pictures of the prompt and of a graph in docs/images again, from real sessions
-	@TRACE_WRITE_PICTURES=1 $(PY) -m pytest tests/query/test_guide.py tests/windows/test_docs_of_a_dag.py
+pictures: setup-dev ## Draw the pictures of the prompt, of charts and of graphs in docs/images again, from real sessions
+	@TRACE_WRITE_PICTURES=1 $(PY) -m pytest tests/query/test_guide.py tests/query/test_pictures.py tests/windows/test_docs_of_a_dag.py
 
 bench-lifecycle: setup ## Task cycles per second against bare asyncpg; last line is JSON
 	@$(PY) -m benchmarks.lifecycle $(ARGS)
@@ -98,6 +113,12 @@ bench-tracing: setup ## What traces cost: a stack with, a stack without; last li
 
 bench-sink: setup ## Buffered datasets: rows per second against bare ADBC, how long a batch takes; last line is JSON
 	@$(PY) -m benchmarks.sink $(ARGS)
+
+bench-compact: setup-dev ## Final rows of tables to Parquet files against plain PySpark; last line is JSON
+	@$(PY) -m benchmarks.compact $(ARGS)
+
+bench-follow: setup-dev ## The head of a chain: catching up, latency, a reorganisation, final rows to files; last line is JSON
+	@$(PY) -m benchmarks.follow $(ARGS)
 
 bench-durability: setup ## What it costs that files are on the disk, in a closed store, before a commit; last line is JSON
 	@$(PY) -m benchmarks.durability $(ARGS)
@@ -154,11 +175,14 @@ bench-query: setup ## Queries through the Query Service against bare DuckDB on t
 bench-columns: setup-dev ## Columns inferred at deploy against sqlglot's optimizer and Spark's analysis; last line is JSON
 	@$(PY) -m benchmarks.columns $(ARGS)
 
-bench-models: setup-dev ## Models by day: an update against all days, a long history, DuckDB's full refresh; last line is JSON
+bench-models: setup-dev ## Models by day and the recipes: an update against all days, a long history, DuckDB's full refresh; last line is JSON
 	@$(PY) -m benchmarks.models $(ARGS)
 
 bench-checks: setup-dev ## What checks cost an attempt: in one pass, one by one, beside writing the rows; last line is JSON
 	@$(PY) -m benchmarks.checks $(ARGS)
+
+bench-logs: setup-dev ## What the log of an attempt costs: its lines, its row, an object instead; last line is JSON
+	@$(PY) -m benchmarks.logs $(ARGS)
 
 bench-smoke: .bench-peers/made .venv-peers/made ## Show that every benchmark still runs (minutes; the figures mean nothing)
 	@$(PY) -m benchmarks.smoke

@@ -43,8 +43,7 @@ def draw(title: str, lines: Sequence[Sequence[Cell]], columns: int) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">',
         f"<title>{escape(title)}</title>",
         f'<rect width="{width:g}" height="{height:g}" rx="8" fill="{_BACKGROUND}"/>',
-        f'<g font-family="Menlo, Consolas, DejaVu Sans Mono, monospace" font-size="{_FONT_SIZE}"'
-        ' xml:space="preserve" style="white-space: pre">',
+        f'<g font-family="Menlo, Consolas, DejaVu Sans Mono, monospace" font-size="{_FONT_SIZE}">',
         f'<text x="{width / 2:g}" y="20" text-anchor="middle" fill="#7d8494">{escape(title)}</text>',
     ]
     for number, line in enumerate(lines):
@@ -67,7 +66,9 @@ def _draw_line(line: Sequence[Cell], top: float) -> Iterator[str]:
         if text.strip():
             bold = ' font-weight="bold"' if line[place].bold else ""
             style = f'textLength="{len(text.strip()) * _CELL_WIDTH:g}" fill="{colour}"{bold}'
-            yield f'<text x="{left + blanks * _CELL_WIDTH:g}" y="{top + 14:g}" {style}>{escape(text.strip())}</text>'
+            # Browsers draw a run of spaces as one, whatever `white-space` says around the text.
+            shown = escape(text.strip()).replace(" ", "\N{NO-BREAK SPACE}")
+            yield f'<text x="{left + blanks * _CELL_WIDTH:g}" y="{top + 14:g}" {style}>{shown}</text>'
         place = end
 
 
