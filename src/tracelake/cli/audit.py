@@ -4,9 +4,9 @@ import click
 
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import cursor_option, limit_option
-from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, compact
+from tracelake.client.paging import collect
 from tracelake.wire import routes
 
 

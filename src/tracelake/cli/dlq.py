@@ -9,9 +9,9 @@ from rich.text import Text
 
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import cursor_option, limit_option
-from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean, count, unit_text
+from tracelake.client.paging import collect
 from tracelake.wire import routes
 from tracelake.wire.buffers import MAX_PUBLISHES, DeadBatch, DeadBatchesRequest
 

@@ -9,9 +9,9 @@ from rich.text import Text
 from tracelake.cli.follow import EVENT_STYLES, EventFollower, event_unit_text, follow, producer_text
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import cursor_option, follow_option, limit_option
-from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, compact
+from tracelake.client.paging import collect
 from tracelake.wire import routes
 from tracelake.wire.datasets import EventRow
 

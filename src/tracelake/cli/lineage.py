@@ -7,9 +7,9 @@ from rich.text import Text
 from rich.tree import Tree
 
 from tracelake.cli.options import RANGE_OR_WINDOWS, cursor_option, limit_option
-from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean, count, unit_text
+from tracelake.client.paging import collect
 from tracelake.wire import routes
 from tracelake.wire.datasets import CommitBatch, LineageEdge, LineageReply, LineageUnit, ReadRange
 from tracelake.wire.jobs import BlockRange

@@ -14,10 +14,10 @@ from tracelake.cli.events import events_listing
 from tracelake.cli.follow import TaskFollower, follow
 from tracelake.cli.listing import Cell, Listing, ListingColumn, fields, sections
 from tracelake.cli.options import TIME, cursor_option, follow_option, limit_option, watch_option
-from tracelake.cli.paging import collect
 from tracelake.cli.rates import task_counts
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean_lines, compact, grouped, moment, shortened, unit_text
+from tracelake.client.paging import collect
 from tracelake.client.user import UserClient
 from tracelake.wire import routes
 from tracelake.wire.jobs import JobOutputRow

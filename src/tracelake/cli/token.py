@@ -9,9 +9,9 @@ import click
 
 from tracelake.cli.listing import Listing, ListingColumn, fields
 from tracelake.cli.options import cursor_option, limit_option, stack_option
-from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago
+from tracelake.client.paging import collect
 from tracelake.client.stack import HostOnlyError, NoStackError, chosen_context
 from tracelake.private_files import write_private
 from tracelake.settings import Settings, SettingsError

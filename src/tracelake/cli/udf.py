@@ -10,11 +10,11 @@ from tracelake.bundles.entrypoint import Language
 from tracelake.cli import udf_logs
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import cursor_option, limit_option
-from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, count
 from tracelake.cli.udf_project import build_project, digest, open_bundle
 from tracelake.cli.udf_templates import RUST_BUILD, TEMPLATES, TESTS
+from tracelake.client.paging import collect
 from tracelake.client.uploads import push_bundle
 from tracelake.client.user import UserClient
 from tracelake.wire import routes

@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake.cli.paging import collect
 from tracelake.cli.text import clean, count, unit_text
+from tracelake.client.paging import collect
 from tracelake.client.query import QueryClient
 from tracelake.client.stack import LocalStack
 from tracelake.client.user import UserClient

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
 
-from tracelake.cli.paging import collect
 from tracelake.cli.status import read_parts
 from tracelake.cli.text import clean, unit_text
+from tracelake.client.paging import collect
 from tracelake.client.user import UserClient
 from tracelake.demo import DemoError
 from tracelake.demo.function_runs import DemoFunctions, FunctionStory
