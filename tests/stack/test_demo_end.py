@@ -167,7 +167,12 @@ def test_what_nobody_expected_is_no_wall_of_text(scratch: Path, monkeypatch: pyt
 def test_an_interrupt_stops_everything_and_removes_the_home(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    status, said = run_demo(scratch, monkeypatch, stage, KeyboardInterrupt())
+    # A run of the tests in the background of a shell ignores the signal.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        status, said = run_demo(scratch, monkeypatch, stage, KeyboardInterrupt())
+    finally:
+        signal.signal(signal.SIGINT, former)
     assert status == 130
     assert StandIn.stopped == 1
     assert "Interrupted." in said
