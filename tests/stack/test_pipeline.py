@@ -248,10 +248,10 @@ def check_operator_of_a_package(stack: PipelineStack) -> None:
     """docs/operators/adding.md, its last step: the operator runs in the process of its org, and its version is kept."""
     rows = stack.trace("operators")["operators"]
     assert {row["name"]: row.get("package") for row in rows}["rows_per_block"] == "acme-operators 0.1.0"
-    stack.shell(f"trace deploy {TEMPLATE / 'dag.yaml'}")
+    stack.shell(f"trace deploy {shlex.quote(str(TEMPLATE / 'dag.yaml'))}")
     stack.shell("trace trigger busy_blocks/backfill --range 0-99 --wait")
     result = stack.files / "busy_blocks.parquet"
-    stack.shell(f"trace read busy_blocks --output {result}")
+    stack.shell(f"trace read busy_blocks --output {result.name}")
     counted = pq.read_table(result).to_pylist()
     logs = {one.number: sum(len(fate["logs"]) for fate in one.receipts) for one in recorded(400)[:100]}
     expected = {number: count for number, count in logs.items() if count >= 10}
