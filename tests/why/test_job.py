@@ -178,6 +178,44 @@ def test_a_join_names_the_input_and_a_unit(flow: Situation) -> None:
     assert codes(flow.why_job("join")) == ["up_to_date"]
 
 
+WINDOWS = """
+name: d
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: blocks, activation: source, source: {kind: manual}}
+  - {name: tens, activation: reactive, operator: noop, inputs: [{from: {job: blocks}}]}
+  - {name: wide, activation: source, source: {kind: manual}}
+  - name: join
+    activation: reactive
+    operator: noop
+    execution_strategy: PerPartition
+    inputs: [{from: {job: wide}}, {from: {job: tens}}]
+publish:
+  joined: {from: {job: join}, storage: postgres}
+"""
+
+
+def test_a_join_of_units_of_two_sizes_names_both(flow: Situation) -> None:
+    flow.deploy(WINDOWS)
+    flow.trigger("d", "wide", range={"start": 1000, "end": 1039})
+    flow.trigger("d", "wide", range={"start": 20, "end": 59})
+    for start in range(0, 80, 10):
+        flow.trigger("d", "blocks", range={"start": start, "end": start + 9})
+    flow.run_all("tens")
+    flow.trigger("d", "wide", range={"start": 2000, "end": 2039})
+    assert flow.tasks("join") == []
+    reason = said(flow.why_job("join"), "units_differ")
+    assert reason["state"] == "blocked"
+    assert reason["text"] == (
+        "Its input d__wide_0 has 20-59, and d__tens_0 has 20-29 there: a task needs the same unit of both."
+    )
+    assert commands(reason) == ["trace events --dataset d__tens_0", "trace deploy FILE"]
+    reply = flow.why_dataset("joined")
+    assert codes(reply) == ["units_differ"], "the inputs themselves are fine"
+    flow.trigger("d", "wide", range={"start": 20, "end": 29})
+    assert [unit for unit, _ in flow.units("join")] == ["p:20-29"]
+
+
 def test_stopped_by_a_full_queue(flow: Situation) -> None:
     flow.deploy(FULL)
     feed(flow, 1, 2)

@@ -79,7 +79,7 @@ CODES = {
     "unique_key_mismatch": "`unique_key` and `schema.unique` of a published output name different columns.",
     "unique_nullable": "A column of `unique` cannot be null.",
     "units_field": "These units do not have this field.",
-    "units_mismatch": "One input has units of blocks, another windows of time.",
+    "units_mismatch": "The units of two inputs can never be the same: blocks and time, or other sizes.",
     "units_of_source": "A source has no `units` of its own.",
     "unknown_column": "The schema, the dataset or what a query reads does not have this column.",
     "unknown_dataset": "The dataset does not exist.",

@@ -1,13 +1,15 @@
 """Checks the units that a job chooses, and how much of each input its tasks read."""
 
 import re
-from typing import Literal
+from itertools import combinations
+from typing import Literal, NamedTuple
 
+from tracelake.catalogue import CATALOGUE, RangeAggregatorConfig, RangeSplitterConfig
 from tracelake.dag.draft import Draft, InputDraft, JobDraft
 from tracelake.dag.kinds import DocumentPlace, Record
 from tracelake.dag.problems import shown
 from tracelake.dag.schedule import time_zone_names
-from tracelake.model.dag import Activation, Input, OutputAddress, ReadMode, UnitGrid
+from tracelake.model.dag import Activation, Input, OutputAddress, ReadMode, Strategy, UnitGrid
 
 WINDOW_OPERATORS = frozenset({"spark_sql", "token_metadata"})
 """Operators that can read more than the unit of their task."""
@@ -171,31 +173,95 @@ def _check_previous(draft: Draft, item: InputDraft, record: Record) -> None:
             place.entries()[name][1].problem("invalid_value", f"{shown(str(kind))} is not a type of Spark.", hint)
 
 
+class _InputUnits(NamedTuple):
+    """What is known of the units of an input before anything runs."""
+
+    by: Literal["blocks", "time"] = "blocks"
+    grain: str | None = None
+    time_zone: str = _UTC
+    least: int = 1
+    """Blocks of its smallest units."""
+    most: int | None = None
+    """Blocks of its largest units; None: unknown."""
+
+    def can_equal(self, other: "_InputUnits") -> bool:
+        if self.by != other.by:
+            return False
+        if self.by == "time":
+            return None in (self.grain, other.grain) or self == other
+        pairs = (self, other), (other, self)
+        return not any(small.most is not None and small.most < large.least for small, large in pairs)
+
+    @property
+    def words(self) -> str:
+        if self.by == "time":
+            return f"windows of one {self.grain} ({self.time_zone})"
+        if self.most is None:
+            return "units of blocks"
+        return f"units of {'' if self.least == self.most else 'at most '}{self.most} blocks"
+
+
 def _check_same_units(draft: Draft, job: JobDraft) -> None:
-    """Inputs that are joined unit by unit have units of one kind."""
-    kinds: dict[str, DocumentPlace] = {}
-    for item in job.inputs:
-        if item.read is ReadMode.UNIT:
-            kinds.setdefault(_kind_of_units(draft, item), item.place)
-    if len(kinds) > 1:
-        message = "One input has units of blocks, another windows of time: they never match."
-        kinds["time"].problem("units_mismatch", message, "Give the job `units: {by: time, ...}`.")
+    """Inputs that are joined unit by unit have units that can be the same."""
+    joins = job.setting("execution_strategy") == Strategy.PER_PARTITION
+    items = [(_units_of(draft, item), item.place) for item in job.inputs if item.read is ReadMode.UNIT]
+    for (first, first_place), (second, second_place) in combinations(items, 2):
+        if first.by != second.by:
+            place = first_place if first.by == "time" else second_place
+            message = "One input has units of blocks, another windows of time: they never match."
+            place.problem("units_mismatch", message, "Give the job `units: {by: time, ...}`.")
+            return
+        if joins and not first.can_equal(second):
+            message = f"This input has {second.words}, another {first.words}: they never match."
+            size = max(first.least, second.least)
+            grid = "{by: time, ...}" if first.by == "time" else f"{{by: blocks, size: {size}}}"
+            second_place.problem("units_mismatch", message, f"Give the job `units: {grid}`, or both units of one size.")
+            return
 
 
-def _kind_of_units(draft: Draft, item: InputDraft) -> str:
+def _units_of(draft: Draft, item: InputDraft) -> _InputUnits:
+    """Follows the jobs upstream to the one that chooses the units."""
     visited: set[str] = set()
+    is_same = True
+    units = _InputUnits()
     while item.output is not None:
-        job = draft.by_name[item.output.job]
-        units: Record | None = job.record.get("units")
-        if units is not None:
-            return "time" if units.get("by") == "time" else "blocks"
+        name = item.output.job
+        job = draft.by_name[name]
+        own = _chosen_units(job)
         driving = [other for other in job.inputs if other.read is ReadMode.UNIT]
-        if not driving or item.output.job in visited:
-            return "blocks"
-        visited.add(item.output.job)
+        if own is not None or not driving or name in visited:
+            units = own or units
+            break
+        visited.add(name)
+        # Of several inputs by update there are units of all, and users' code announces those it chooses.
+        joins = len(driving) == 1 or job.setting("execution_strategy") == Strategy.PER_PARTITION
+        is_same = is_same and joins and job.record.get("operator") != "udf"
         item = driving[0]
-    dataset = draft.surroundings.datasets.get(item.dataset or "")
-    return "time" if dataset is not None and dataset.units is not None and dataset.units.by == "time" else "blocks"
+    else:
+        dataset = draft.surroundings.datasets.get(item.dataset or "")
+        grid = None if dataset is None else dataset.units
+        units = units if grid is None else _of_grid(grid.by, grid.size, grid.grain, grid.time_zone)
+    return units if is_same else _InputUnits(by=units.by)
+
+
+def _chosen_units(job: JobDraft) -> _InputUnits | None:
+    """The units of a job that has others than its inputs."""
+    units: Record | None = job.record.get("units")
+    if units is not None:
+        return _of_grid(units.get("by"), units.get("size"), units.get("grain"), units.get("time_zone", _UTC))
+    operator = CATALOGUE.get(job.record.get("operator", ""))
+    if operator is None or operator.config_type not in (RangeAggregatorConfig, RangeSplitterConfig):
+        return None
+    config = job.config(operator)
+    if isinstance(config, RangeAggregatorConfig):
+        return _InputUnits(least=config.size, most=config.size)
+    return _InputUnits(most=config.size if isinstance(config, RangeSplitterConfig) else None)
+
+
+def _of_grid(by: str | None, size: int | None, grain: str | None, time_zone: str) -> _InputUnits:
+    if by == "time":
+        return _InputUnits("time", grain, time_zone)
+    return _InputUnits(least=size or 1, most=size)
 
 
 def _storage(draft: Draft, item: InputDraft) -> str | None:

@@ -12,6 +12,7 @@ from tracelake.dispatcher.engine.plan import Generation
 from tracelake.dispatcher.engine.routing import coverage
 from tracelake.dispatcher.engine.routing.coverage import Presence
 from tracelake.dispatcher.predicates import has_no_failures, in_removed_dag, is_final_error, is_open
+from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS, SILENT
 from tracelake.dispatcher.views.words import counted, since
@@ -88,6 +89,19 @@ _UNITS = f"""
     ORDER BY v.routed_seq DESC LIMIT {_JOINED_UNITS}"""  # noqa: S608 - constants only
 
 
+# The first of these ranges of which the generation has some blocks in units of another grid, and such a unit.
+_OVERLAP = """
+    SELECT u.range_start || '-' || u.range_end AS unit,
+           first.unit_start || '-' || first.unit_start + d.unit_size - 1 AS other_unit
+    FROM unnest($3::bigint[], $4::bigint[]) WITH ORDINALITY AS u(range_start, range_end, place)
+    JOIN dataset_runs d ON d.dataset_uuid = $1 AND d.dataset_version = $2
+     AND d.range_start <= u.range_end AND d.range_end >= u.range_start
+    CROSS JOIN LATERAL (
+        SELECT d.range_start + div(greatest(u.range_start - d.range_start, 0), d.unit_size) * d.unit_size AS unit_start
+    ) first
+    ORDER BY u.place, d.range_start LIMIT 1"""
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A job of a version, whatever version that is."""
@@ -118,6 +132,8 @@ class Missing:
     unit: str
     has: str
     lacks: asyncpg.Record
+    overlap: str | None = None
+    """A unit of the other input that has some of the same blocks."""
 
 
 async def read_dag(connection: Connection, org_id: UUID, dag: str, job: str) -> asyncpg.Record:
@@ -159,7 +175,9 @@ async def read_tasks(connection: Connection, node_id: UUID) -> dict[str, asyncpg
 
 
 async def find_missing(connection: Connection, edges: list[asyncpg.Record]) -> Missing | None:
-    """Finds the newest unit that one input of a join has and another has not."""
+    """Finds the newest unit that one input of a join has and another has not; first of all one that the other input has
+    cut in another way."""
+    newest: Missing | None = None
     for edge in edges:
         units = await connection.fetch(_UNITS, edge["dataset_uuid"], edge["dataset_version"])
         for other in edges:
@@ -168,10 +186,14 @@ async def find_missing(connection: Connection, edges: list[asyncpg.Record]) -> M
             generation: Generation = (other["dataset_uuid"], other["dataset_version"])
             units_asked = [Presence(generation, row["unit"], row["range_start"], row["range_end"]) for row in units]
             revisions = await coverage.read_revisions(connection, units_asked)
-            missing = next((row for number, row in enumerate(units) if number not in revisions), None)
-            if missing is not None:
-                return Missing(missing["unit"], edge["dataset"], other)
-    return None
+            missing = [row for number, row in enumerate(units) if number not in revisions]
+            ranges = [(row["range_start"], row["range_end"]) for row in missing if row["range_start"] is not None]
+            overlap = await connection.fetchrow(_OVERLAP, *generation, *columns(ranges, 2))
+            if overlap is not None:
+                return Missing(overlap["unit"], edge["dataset"], other, overlap["other_unit"])
+            if missing and newest is None:
+                newest = Missing(missing[0]["unit"], edge["dataset"], other)
+    return newest
 
 
 async def describe_workers(

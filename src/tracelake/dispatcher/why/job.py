@@ -222,6 +222,15 @@ async def _join(connection: Connection, edges: list[asyncpg.Record]) -> list[Rea
         return []
     lacks = missing.lacks["dataset"]
     unit = unit_words(missing.unit, missing.lacks["units"])
+    if missing.overlap is not None:
+        overlap = unit_words(missing.overlap, missing.lacks["units"])
+        text = f"input {missing.has} has {unit}, and {lacks} has {overlap} there: a task needs the same unit of both."
+        steps = (
+            ("compare the units", f"trace events --dataset {lacks}"),
+            ("give the job `units` of its own, or both inputs units of one size", "trace deploy FILE"),
+        )
+        references = [("dataset", missing.has), ("dataset", lacks)]
+        return [reason("units_differ", lambda it: f"{it.possessive} {text}", *steps, references=references)]
     text = f"input {missing.has} has {unit}, and {lacks} does not have it yet."
     step = ("see why", f"trace why {lacks}")
     return [reason("join_waits", lambda it: f"{it.possessive} {text}", step, references=[("dataset", lacks)])]

@@ -122,6 +122,12 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
             "Tasks failed (no retries left). They block nothing, but their units are missing.",
             "Retry or skip them.",
         ),
+        "units_differ": (
+            "One input has a unit that another has cut in another way, as units of 2,000 blocks and of 500. A task is "
+            "created for a unit that all inputs have.",
+            "Give the job `units` of its own, so that it reads windows of its inputs, or give the inputs units of one "
+            "size.",
+        ),
     },
     ("job", "waiting"): {
         "unit_awaits_task": (
