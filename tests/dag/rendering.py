@@ -16,11 +16,21 @@ def render(dag: Dag) -> str:
     return to_yaml(document)
 
 
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Quotes numbers of YAML 1.2 like 1e100, which are texts for PyYAML."""
+    try:
+        float(text)
+    except ValueError:
+        return dumper.represent_str(text)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
+
+
 def to_yaml(document: Any) -> str:
     class Dumper(yaml.SafeDumper):
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
+    Dumper.add_representer(str, _represent_text)
     text: str = yaml.dump(document, Dumper=Dumper, sort_keys=False)
     return text
 
