@@ -21,7 +21,7 @@ from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.engine.routing import stale_outputs
 from tracelake.dispatcher.engine.routing.directory import Consumer, EdgeDirectory
 from tracelake.dispatcher.engine.routing.input_coverage import InputUnit, has_unit, missing_ranges
-from tracelake.dispatcher.engine.routing.output_units import check_output_units
+from tracelake.dispatcher.engine.routing.output_units import RangeCuts, UnitPath, check_units, find_readers
 from tracelake.dispatcher.engine.routing.pending_units import ChangedUnit
 from tracelake.dispatcher.engine.routing.router import EventRouter
 from tracelake.dispatcher.engine.routing.units import MAX_REVISION, UnitRequest
@@ -180,9 +180,9 @@ class UserActions:
             unit: dict[str, Any] = msgspec.to_builtins(body)
             plan.audit.append(AuditEntry(org_id, actor.subject, "job.trigger", f"{dag}/{job_name}", unit))
             if document.activation is Activation.SOURCE:
-                reply, applied = await self._emit(connection, plan, job, document, body, key, paused=paused)
+                reply, applied = await self._emit(connection, plan, actor, job, document, body, key, paused=paused)
             else:
-                reply, applied = await self._make(connection, plan, job, body, key)
+                reply, applied = await self._make(connection, plan, actor, job, body, key)
             fields = msgspec.structs.asdict(reply)
             stored = StoredTrigger(**fields, node_id=job.node_id, after_seq=newest)
             await connection.execute(_CLOSE_TRIGGER, org_id, key, msgspec.json.encode(stored).decode())
@@ -216,6 +216,7 @@ class UserActions:
         self,
         connection: Connection,
         plan: WritePlan,
+        actor: Actor,
         job: Job,
         document: JobDocument,
         body: TriggerRequest,
@@ -242,6 +243,7 @@ class UserActions:
                     "until then no slot would create a task.",
                     field="cursor",
                 )
+        await self._check_ranges(connection, plan, actor, replace(job, outputs=(output,)), body.range)
         start, end = (None, None) if body.range is None else (body.range.start, body.range.end)
         partition_key = body.partition_key if body.range is None else f"{start}-{end}"
         unit = {"cursor": body.cursor, "partition_key": partition_key, "start": start, "end": end}
@@ -259,7 +261,7 @@ class UserActions:
         return reply, applied
 
     async def _make(
-        self, connection: Connection, plan: WritePlan, job: Job, body: TriggerRequest, key: str
+        self, connection: Connection, plan: WritePlan, actor: Actor, job: Job, body: TriggerRequest, key: str
     ) -> tuple[TriggerReply, WriteResult]:
         assert job.node_id is not None
         consumer = (await self.directory.nodes(connection, [job.node_id]))[job.node_id]
@@ -280,7 +282,7 @@ class UserActions:
         task = await self.router.drafts.draft_manual(connection, request)
         await self._check_inputs(connection, request, task)
         assert task is not None
-        await check_output_units(connection, task)
+        await self._check_ranges(connection, plan, actor, consumer.job, body.range)
         plan.new_tasks.append(task)
         applied = await self.writer.write(connection, plan)
         return TriggerReply(idempotency_key=key, task_id=task.task_id), applied
@@ -312,6 +314,18 @@ class UserActions:
         plan.new_tasks.append(task)
         applied = await self.writer.write(connection, plan)
         return TriggerReply(idempotency_key=key, task_id=task.task_id), applied
+
+    async def _check_ranges(
+        self, connection: Connection, plan: WritePlan, actor: Actor, job: Job, blocks: BlockRange | None
+    ) -> None:
+        """Refuses a range that cuts across committed units of the job or of those that take its units."""
+        if blocks is None:
+            return
+        epoch = plan.epochs[job.org_id]
+        graph = await self.router.changed_units.graph(connection, job.org_id, epoch)
+        first = UnitPath(job, RangeCuts.whole(blocks.start, blocks.end))
+        readers = await find_readers(connection, self.directory, graph, epoch, first)
+        await check_units(connection, [first, *readers], dags=actor.dags)
 
     async def _check_inputs(self, connection: Connection, request: UnitRequest, task: NewTask | None) -> None:
         """Refuses a run whose inputs lack a part of its unit: it would commit the unit all the same."""
