@@ -3,6 +3,8 @@
 It is made of what the API says of an active version, or of a document that nobody has deployed.
 """
 
+import atexit
+import gc
 from collections.abc import Iterable
 from typing import Literal
 
@@ -18,6 +20,11 @@ from tracelake.wire.jobs import EdgeRow, JobRow, JobsReply
 
 NodeKind = Literal["job", "source", "dataset"]
 NodeLevel = Literal["", "busy", "warning", "failed"]
+
+# When an interpreter ends that has read a document with mistakes, msgspec 0.22 may use what it knows of a type after it
+# was freed, and the process ends with status 139. What is frozen is not freed before the process ends.
+atexit.register(gc.freeze)
+
 _EDGE_WORDS = {"held": "held by a failed unit", "stopped": "stopped by a full queue", "paused": "paused"}
 
 
