@@ -219,7 +219,7 @@ def test_a_body_that_does_not_end_holds_nobody_up(harness: DispatcherHarness) ->
 
 
 def test_deliveries_that_come_too_fast(cluster: TestCluster, tmp_path: Any) -> None:
-    config = replace(UNLIMITED, webhook_rate_per_second=1, webhook_rate_burst=3)
+    config = replace(UNLIMITED, webhook_rate_per_second=0.001, webhook_rate_burst=3)
     with running(cluster, tmp_path, config) as (harness,):
         hook, other = Hook(harness).deploy(), Hook(harness).deploy()
         secret = hook.secret()

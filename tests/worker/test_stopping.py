@@ -196,7 +196,7 @@ def test_a_stuck_operator_does_not_hold_up_the_end_and_is_spoken_for(bench: Benc
 
         bench.operators["sleep"] = Operator(stuck)
         task = bench.dispatcher.add("sleep", FOR_EVER, always_on=always_on)
-        async with bench.working(grace_seconds=0.05, last_word_seconds=0.2) as running:
+        async with bench.working(grace_seconds=0.05, last_word_seconds=2) as running:
             await bench.wake(task)
             await started.wait()
             bench.stop.set()

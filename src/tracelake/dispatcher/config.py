@@ -34,7 +34,7 @@ class DispatcherConfig:
     webhook_tolerance_seconds: float
     webhook_retention_days: int
     webhook_rotation_seconds: float
-    webhook_rate_per_second: int
+    webhook_rate_per_second: float
     webhook_rate_burst: int
     jwks_cache_seconds: int
     artifact_max_bytes: int
