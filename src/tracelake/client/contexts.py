@@ -8,9 +8,10 @@
     current                           the name of the current context
 
 Every file is replaced whole or not at all. Certificate and token have new names at each login, and `NAME.json`, which
-names them, is written after them: a reader sees the old login or the new one, and a crash leaves at most files that no
-context names, which the next login removes. Writers hold a lock, and each context has files of its own, so that two
-logins at once lose nothing.
+names them, is written after them: a reader sees the old login or the new one. A command that has read the names of the
+old one when a login removes its files fails to open them, and works again when it is repeated. A crash leaves at most
+files that no context names, which the next login removes. Writers hold a lock, and each context has files of its own,
+so that two logins at once lose nothing.
 """
 
 import fcntl

@@ -247,13 +247,16 @@ class Client:
         range: Blocks | None = None,  # noqa: A002 - the word of the commands
         cursor: int | None = None,
         partition: str | None = None,
+        input_index: int = 0,
+        output_index: int = 0,
         key: str | None = None,
         wait: bool = True,
         timeout: float | None = None,
     ) -> StartedWork:
         """Emits an event of a source, or creates the task of one unit of another job (`dag/job`).
 
-        Exactly one of `range` (blocks, or a window of time like `2026-03-03`), `cursor` and `partition` names the unit.
+        Exactly one of `range` (blocks, or a window of time like `2026-03-03`), `cursor` and `partition` names the unit:
+        of the input `input_index` where each input has units of its own, of the output `output_index` of a source.
         The same `key` again is the same trigger. With `wait` it returns when everything that follows in the DAG is
         finished and in its tables, and raises `tasks_failed` if a task failed and has no retry left.
         """
@@ -266,6 +269,8 @@ class Client:
             range=unit if isinstance(unit, BlockRange) else None,
             window=unit if isinstance(unit, str) else None,
             partition_key=partition,
+            input_index=input_index,
+            output_index=output_index,
             idempotency_key=key,
         )
         reply = self._call(lambda client: client.call(routes.TRIGGER, request, dag=dag, job=name))
