@@ -28,7 +28,7 @@ def command(session: Session) -> None:
             reply.operators,
             ListingColumn("operator", lambda row: row.name, whole=True),
             ListingColumn("package", lambda row: row.package),
-            ListingColumn("does", _summary),
+            ListingColumn("summary", _summary),
         )
     )
     if missing := [row.name for row in reply.operators if not row.available]:

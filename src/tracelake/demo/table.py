@@ -104,8 +104,8 @@ class DemoTable:
         """Once nobody writes any more: wait for the sink, and mend the tasks whose rows the schema refused."""
         await self._until_nothing_waits()
         for task in refused[:_MOST_SHOWN]:
-            self._screen.say(f"{task.job} {unit_text(task.unit, task.window)} failed: {clean(_reason(task))}", "red")
-        self.story.refused = [_reason(task) for task in refused]
+            self._screen.say(f"{task.job} {unit_text(task.unit, task.window)} failed: {clean(task.error or '')}", "red")
+        self.story.refused = [task.error or "" for task in refused]
         await self._mend()
         if refused:
             for task in refused:
@@ -200,8 +200,3 @@ class DemoTable:
 
     def _data(self) -> "AbstractAsyncContextManager[Connection]":
         return connected(Path(self._stack.data_dsn_file).read_text().strip())
-
-
-def _reason(task: TaskRow) -> str:
-    """Its error without the name of the exception."""
-    return (task.error or "").removeprefix("NonRetryableError: ")

@@ -93,8 +93,8 @@ class Metrics(HttpMetrics):
         self.drained = self._counter("trace_drained_events", "Events replayed to edges that had fallen behind.")
         self.edges_behind = self._stored(
             "trace_edges_behind",
-            "Inputs that events wait for, by state: held (a unit failed), building (of a version that does "
-            "not count yet), behind (they drain, or pressure stops them).",
+            "Inputs that events wait for, by state: held (a unit failed), building (of a version that is "
+            "not active yet), behind (they drain, or pressure stops them).",
             ("state",),
         )
         self.events_waiting = self._stored(

@@ -127,17 +127,17 @@ async def check_units(
         for row in rows
         if (row["number"], row["name"]) == (rows[0]["number"], name)
     ]
-    shown = ", ".join(units[:_SHOWN]) + (", ..." if len(units) > _SHOWN else "")
+    unit_list = ", ".join(units[:_SHOWN]) + (", ..." if len(units) > _SHOWN else "")
     span = f"{blocks.start}-{blocks.end}"
     if path.cuts != blocks:
         span += f" in units of {path.cuts.size}"
     remedy = "trigger one of these, or a range beside them"
     details: dict[str, Any] = {"field": "range", "units": units[:_SHOWN]}
     if dags is not None and path.job.dag_name not in dags:
-        text = f"A dataset of another DAG takes these units, which do not overlap, and {span} overlaps {shown}"
+        text = f"A dataset of another DAG takes these units, which do not overlap, and {span} overlaps {unit_list}"
     else:
         details |= {"dataset": name}
-        text = f"Units of {name} do not overlap, and {span} overlaps {shown}"
+        text = f"Units of {name} do not overlap, and {span} overlaps {unit_list}"
         if path.job is not paths[0].job:
             reader = f"{path.job.dag_name}/{path.job.name}"
             details |= {"job": reader}
