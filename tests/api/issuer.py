@@ -16,7 +16,12 @@ from tracelake.tokens.users import UserClaims, UserTokenRules, UserVerifier
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 RULES = UserTokenRules(
-    issuer="https://id.example", audience="trace", org_claim="tenant", roles_claim="groups", dags_claim="dags"
+    issuer="https://id.example",
+    audience="trace",
+    org_claim="tenant",
+    roles_claim="groups",
+    dags_claim="dags",
+    read_dags_claim="read_dags",
 )
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC = ec.generate_private_key(ec.SECP256R1())

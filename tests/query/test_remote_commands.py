@@ -210,6 +210,10 @@ def test_a_limited_token_queries_its_datasets(trace: Trace, flow: Flow, service:
         results = trace("query", "SELECT count(*) AS n FROM _check_results", "--token-file", out)
         assert "query_unknown_relation" in results.err
     assert "query_unknown_relation" in ended.err
+    more = ("--dag", "elsewhere", "--read-dag", "files", "--out", "more.token")
+    ran(trace, "token", "create", "--role", "writer", "--subject", "bob", *more)
+    for words in (["query"], ["query", "--batch", "--detach"]):
+        ran(trace, *words, "SELECT count(*) AS n FROM blocks", "--token-file", "more.token")
     query_id = ran(trace, "query", "--batch", "--detach", "SELECT 1 AS n FROM blocks", "--token-file", "files.token")
     other = trace("query", "--status", query_id.out.strip(), "--token-file", "elsewhere.token")
     assert "query_not_found" in other.err, "the same person, by a token that does not reach the dataset"

@@ -1,6 +1,6 @@
 """Tokens that are limited to DAGs: every route has a rule, and things of other DAGs are refused or not there."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ __all__ = ["owner"]
 
 OF_THE_ORG = "/v1/udf/bundles"
 """Bundles belong to no DAG: they are seen, and not taken away."""
+READ_BY_POST = {"/v1/datasets/{name}/files", "/v1/datasets/{name}/rows"}
 FOR_NO_LIMITED_TOKEN = {
     "/v1/audit",
     "/v1/query-audit",
@@ -36,13 +37,21 @@ FOR_NO_LIMITED_TOKEN = {
 @dataclass(frozen=True)
 class LimitedUser(User):
     dags: tuple[str, ...] = ()
+    read_dags: tuple[str, ...] | None = None
 
     @property
     def headers(self) -> dict[str, str]:
         now = self.harness.sql("SELECT trace_now() AS now")[0]["now"]
         keys, rules = self.harness.credentials.user_keys, self.harness.config.user_tokens
         token = user_token(
-            keys, rules, subject=self.subject, org=self.org, roles=[self.role], now=now, dags=list(self.dags)
+            keys,
+            rules,
+            subject=self.subject,
+            org=self.org,
+            roles=[self.role],
+            now=now,
+            dags=self.dags,
+            read_dags=self.read_dags,
         )
         return {"authorization": f"Bearer {token}"}
 
@@ -80,6 +89,31 @@ def test_a_thing_of_another_dag_is_refused_or_not_there(owner: Owner, method: st
     allowed = ask(everything(owner), method, path, body, names)
     expected = 403 if plain in FOR_NO_LIMITED_TOKEN else None
     assert allowed.status == expected or (expected is None and allowed.status not in (403, 404)), allowed
+
+
+def only_reading(owner: Owner) -> LimitedUser:
+    """Changes nothing of the owner, and may see everything."""
+    return replace(limited(owner, "elsewhere"), read_dags=everything(owner).dags)
+
+
+@pytest.mark.parametrize(("method", "path", "body"), NAMED, ids=ids(NAMED))
+def test_a_thing_of_a_dag_to_read_is_read_and_not_changed(owner: Owner, method: str, path: str, body: Any) -> None:
+    names, reader, plain = owner.names(path), only_reading(owner), path.partition("?")[0]
+    if plain in FOR_NO_LIMITED_TOKEN or plain.startswith(OF_THE_ORG):
+        return
+    if method == "GET" or plain in READ_BY_POST:
+        theirs = ask(reader, method, path, body, names)
+        assert theirs.status == ask(everything(owner), method, path, body, names).status not in (403, 404), theirs
+        return
+    with Refusals(owner.world.harness):
+        assert ask(reader, method, path, body, names).status in (403, 404)
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_lists_hold_what_may_be_read(owner: Owner, path: str) -> None:
+    if path in FOR_NO_LIMITED_TOKEN:
+        return
+    assert rows_of(only_reading(owner).get(path)) == rows_of(everything(owner).get(path))
 
 
 @pytest.mark.parametrize(("method", "path", "body"), LOOKUPS, ids=ids(LOOKUPS))
@@ -172,6 +206,33 @@ def test_a_writer_deploys_its_dags_and_reads_no_others(harness: DispatcherHarnes
     assert user.call("POST", "/v1/dags/closed/jobs/src/trigger", {"cursor": 1}).status == 403
 
 
+def test_a_writer_deploys_its_dag_over_one_that_it_reads(harness: DispatcherHarness) -> None:
+    org = fresh("reads")
+    writer = User(harness, org, "writer")
+    user = LimitedUser(harness, org, "writer", dags=("open_dag",), read_dags=("closed",))
+    assert deploy(writer, "closed", CLOSED, "?activate=true").status == 200
+    assert deploy(user, "open_dag", READING, "?activate=true").status == 200
+    assert {"closed_data", "copies"} <= {row["name"] for row in user.get("/v1/datasets")["datasets"]}
+    with Refusals(harness) as refusals:
+        refusals.check(deploy(user, "closed", CLOSED), 403, "dag_forbidden")
+        refusals.check(deploy(user, "open_dag", OPEN_DAG.replace("copies", "closed_data")), 422, "dag_invalid")
+        refusals.check(user.call("POST", "/v1/dags/closed/jobs/src/trigger", {"cursor": 1}), 403, "dag_forbidden")
+
+
+def test_a_removal_names_no_reader_of_another_dag(harness: DispatcherHarness) -> None:
+    org = fresh("removes")
+    writer, user = User(harness, org, "writer"), LimitedUser(harness, org, "writer", dags=("closed",))
+    assert deploy(writer, "closed", CLOSED, "?activate=true").status == 200
+    assert deploy(writer, "open_dag", READING, "?activate=true").status == 200
+    plan = user.get("/v1/dags/closed/removal")
+    assert (plan["readers"], plan["more_readers"]) == ([], 1)
+    with Refusals(harness) as refusals:
+        error = refusals.check(user.call("POST", "/v1/dags/closed/remove"), 422, "dag_in_use")
+        assert "1 job that your token does not reach" in error["message"]
+        assert "open_dag" not in str(error)
+        assert "open_dag/copy" in str(writer.call("POST", "/v1/dags/closed/remove").body)
+
+
 def test_no_limited_token_is_an_admins() -> None:
     claims = UserClaims(sub="a", org="b", roles=["admin"], exp=0, dags=())
     assert (claims.may(Role.ADMIN), claims.may(Role.WRITER)) == (False, True)
@@ -186,3 +247,12 @@ def test_the_limit_of_another_issuer_counts() -> None:
     assert verify(signed()).dags is None
     assert verify(signed(dags=["b", "a", "b"])).dags == ("a", "b")
     assert verify(signed(dags=[])).dags == ()
+
+
+def test_dags_to_read_are_a_limit_too() -> None:
+    both = verify(signed(dags=["a"], read_dags=["c", "b", "c"]))
+    assert (both.dags, both.read_dags, both.readable_dags) == (("a",), ("b", "c"), ("a", "b", "c"))
+    alone = verify(signed(read_dags=["b"]))
+    assert (alone.dags, alone.readable_dags) == ((), ("b",))
+    assert (verify(signed()).read_dags, verify(signed()).readable_dags) == ((), None)
+    assert refused(signed(dags=["a"], read_dags=None)) == "credential_malformed"

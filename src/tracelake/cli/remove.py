@@ -79,7 +79,7 @@ def _show_removed(session: Session) -> None:
 
 def _remove(session: Session, dag: str, *, yes: bool) -> None:
     plan = session.run(lambda client: _find_plan(client, dag), dag=dag)
-    if plan is not None and not plan.readers:
+    if plan is not None and not _is_needed(plan):
         _confirm(session, plan_view(plan), dag, f"remove {dag}", yes=yes)
     # With readers the call is refused, and the error names them.
     reply = session.ask(lambda client: client.call(routes.REMOVE_DAG, dag=dag), dag=dag)
@@ -123,7 +123,7 @@ def _purge(session: Session, dag: str, *, yes: bool, wait: bool) -> None:
     plan = session.run(lambda client: _find_plan(client, dag), dag=dag)
     if plan is None:
         _confirm(session, Text(f"{clean(dag)} was removed before."), dag, f"delete {dag} for good", yes=yes)
-    elif not plan.readers:
+    elif not _is_needed(plan):
         _confirm(session, plan_view(plan), dag, f"delete {dag} for good", yes=yes)
 
     async def purge(client: UserClient) -> RemovalReply:
@@ -167,10 +167,15 @@ def _is_asked(as_json: bool) -> bool:
     return not as_json and sys.stdin.isatty()
 
 
+def _is_needed(plan: RemovalPlan) -> bool:
+    return bool(plan.readers or plan.more_readers)
+
+
 def _say_verdict(session: Session, plan: RemovalPlan) -> None:
-    if plan.readers:
+    if _is_needed(plan):
         session.say((f"{plan.dag} cannot be removed while other DAGs need it.", "yellow"))
-        session.hint("see one of them", "jobs", plan.readers[0].dag)
+        if plan.readers:
+            session.hint("see one of them", "jobs", plan.readers[0].dag)
     else:
         session.hint("remove it", "remove", plan.dag)
 
@@ -197,6 +202,8 @@ def plan_view(plan: RemovalPlan) -> RenderableType:
         ListingColumn("rows", _rows, right=True),
         ListingColumn("size", lambda row: "" if row.bytes is None else size_text(row.bytes), right=True),
     )
+    if plan.more_readers:
+        lines.append(Text(f"needed by {count(plan.more_readers, 'job')} of DAGs that your token does not reach"))
     if not plan.readers:
         return Group(*lines, datasets)
     readers = Listing(

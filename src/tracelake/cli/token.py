@@ -117,22 +117,44 @@ def _sign(role: str, subject: str, org: str | None, days: int, out: Path | None,
     "--dag", "dags", multiple=True, metavar="NAME",
     help="Limit it to this DAG; may be given several times. Not for admins.",
 )  # fmt: skip
+@click.option(
+    "--read-dag", "read_dags", multiple=True, metavar="NAME",
+    help="With --dag: another DAG that it may read and not change; may be given several times.",
+)  # fmt: skip
 @_out_option
 @user_command
-def create(session: Session, role: str, subject: str, days: int, dags: tuple[str, ...], out: Path | None) -> None:
+def create(
+    session: Session,
+    role: str,
+    subject: str,
+    days: int,
+    dags: tuple[str, ...],
+    read_dags: tuple[str, ...],
+    out: Path | None,
+) -> None:
     """Make a token of your org. For admins.
 
     It is listed by `trace token list` and revoked by `trace token revoke`; the token itself is shown once and not
-    kept. With --dag it reaches only these DAGs, their jobs, tasks, datasets and events, and SQL over their datasets.
+    kept. With --dag it reaches only these DAGs, their jobs, tasks, datasets and events, and SQL over their datasets;
+    with --read-dag it also reads others, such as the chain that these DAGs are made from.
 
     \b
     Examples:
       trace token create --role reader --subject bob --days 7 --out bob.token
       trace token create --role writer --subject ci --days 30 --dag pools --dag prices --out ci.token
+      trace token create --role writer --subject ana --days 30 --dag ana_models --read-dag chain --out ana.token
     """
     if not _SUBJECT.fullmatch(subject):
         raise click.BadParameter("1 to 200 visible ASCII characters", param_hint="--subject")
-    request = UserTokenRequest(subject=subject, role=Role(role).value, days=days, dags=list(dags) or None)
+    if read_dags and not dags:
+        raise click.UsageError("--read-dag needs --dag: without it, the token may change every DAG.")
+    request = UserTokenRequest(
+        subject=subject,
+        role=Role(role).value,
+        days=days,
+        dags=list(dags) or None,
+        read_dags=list(read_dags) or None,
+    )
     reply = session.run(lambda client: client.call(routes.CREATE_TOKEN, request))
     if out is None:
         session.answer(reply)
@@ -165,7 +187,7 @@ def list_command(session: Session, limit: int, cursor: str | None) -> None:
             ListingColumn("token", lambda row: str(row.token_id), whole=True),
             ListingColumn("subject", lambda row: row.subject),
             ListingColumn("role", lambda row: row.role, whole=True),
-            ListingColumn("DAGs", lambda row: "" if row.dags is None else ", ".join(row.dags)),
+            ListingColumn("DAGs", _dags),
             ListingColumn("state", _state, whole=True),
             ListingColumn("made by", lambda row: row.created_by),
         )
@@ -215,10 +237,16 @@ def whoami(session: Session) -> None:
     rows = [("subject", reply.subject), ("org", reply.org), ("roles", ", ".join(reply.roles))]
     if reply.dags is not None:
         rows.append(("DAGs", ", ".join(reply.dags) or "none"))
+    if reply.read_dags is not None:
+        rows.append(("reads besides", ", ".join(reply.read_dags)))
     context = session.stack.context
     if context is not None:
         rows.append(("context", context))
     session.show(fields(rows))
+
+
+def _dags(row: UserTokenRow) -> str:
+    return ", ".join([*(row.dags or ()), *(f"{dag} (read)" for dag in row.read_dags or ())])
 
 
 def _state(row: UserTokenRow) -> str:

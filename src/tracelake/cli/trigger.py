@@ -168,10 +168,13 @@ def _tell_end(session: Session, dag: str, job: str, progress: TriggerProgressRep
     if progress.failed:
         more = " or more" if progress.more else ""
         session.say((f"{count(progress.failed, 'task')}{more} failed (no retries left).", "red"))
-        session.show(*group_lines(progress.errors[:_ERRORS_SHOWN]))
-        failed_dag = progress.errors[0].jobs[0].partition("/")[0]
-        session.hint("after the cause is fixed, retry them", "retry", "--dag", failed_dag, "--failed")
-        session.hint("see one", "tasks", str(progress.errors[0].task_id))
+        if progress.errors:
+            session.show(*group_lines(progress.errors[:_ERRORS_SHOWN]))
+            failed_dag = progress.errors[0].jobs[0].partition("/")[0]
+            session.hint("after the cause is fixed, retry them", "retry", "--dag", failed_dag, "--failed")
+            session.hint("see one", "tasks", str(progress.errors[0].task_id))
+        else:
+            session.say("They are of DAGs that your token does not reach.")
     for item in progress.inputs:
         if item.state == "held":
             session.say((f"{clean(item.job)} has a failed unit; {_wait_text(item)} behind it.", "red"))

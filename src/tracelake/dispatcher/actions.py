@@ -325,7 +325,7 @@ class UserActions:
         graph = await self.router.changed_units.graph(connection, job.org_id, epoch)
         first = UnitPath(job, RangeCuts.whole(blocks.start, blocks.end))
         readers = await find_readers(connection, self.directory, graph, epoch, first)
-        await check_units(connection, [first, *readers], dags=actor.dags)
+        await check_units(connection, [first, *readers], dags=actor.readable_dags)
 
     async def _check_inputs(self, connection: Connection, request: UnitRequest, task: NewTask | None) -> None:
         """Refuses a run whose inputs lack a part of its unit: it would commit the unit all the same."""

@@ -31,6 +31,8 @@ class Actor:
     """None while the org has nothing yet: whatever is asked for is not there."""
     dags: tuple[str, ...] | None = None
     """The DAGs to which the user's token is limited; None: all."""
+    readable_dags: tuple[str, ...] | None = None
+    """Those, and the DAGs that it may read besides; None: all."""
 
 
 async def record(

@@ -84,7 +84,7 @@ class BatchQueryFront:
         page = await self.control.list_batches(
             BatchListRequest(org=user.org, subject=user.sub, limit=limit, cursor=cursor)
         )
-        if user.dags is None:
+        if user.readable_dags is None:
             return page
         names = await self._readable(user)
         queries = [query for query in page.queries if names.issuperset(item.name for item in query.datasets)]
@@ -94,14 +94,14 @@ class BatchQueryFront:
         """With a token that is limited to DAGs, only queries of their datasets: another token of the same person may
         have submitted others."""
         record = await self.control.show_batch(_ref(user, query_id))
-        if user.dags is not None:
+        if user.readable_dags is not None:
             names = await self._readable(user)
             if not names.issuperset(item.name for item in record.query.datasets):
                 raise TraceError("query_not_found")
         return record
 
     async def _readable(self, user: UserClaims) -> set[str]:
-        return {relation.name for relation in await self.control.relations(user.org, user.dags)}
+        return {relation.name for relation in await self.control.relations(user.org, user.readable_dags)}
 
     async def _submit(self, user: UserClaims, request: QueryRequest, query_id: UUID) -> BatchQueryRecord:
         for field, value, none in (
@@ -127,7 +127,7 @@ class BatchQueryFront:
             return await self.control.submit_batch(submission)
 
     async def _check(self, user: UserClaims, request: QueryRequest) -> CheckedBatchQuery:
-        names = [relation.name for relation in await self.control.relations(user.org, user.dags)]
+        names = [relation.name for relation in await self.control.relations(user.org, user.readable_dags)]
         parameters = {name: QueryParameter(item.type, item.value) for name, item in request.parameters.items()}
         return await self.gate.check_batch(user.org, request.sql, parameters, names)
 

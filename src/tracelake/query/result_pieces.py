@@ -34,7 +34,7 @@ class ResultPieces:
     )
 
     async def read_export(self, user: UserClaims, export_id: UUID, offset: int) -> bytes:
-        caller = QueryCaller(org=user.org, subject=user.sub, is_task=False, dags=user.dags)
+        caller = QueryCaller(org=user.org, subject=user.sub, is_task=False, dags=user.readable_dags)
         uri = self.exports.uri_of(caller, export_id)
         async with self.fetching.slot(user.org):
             meta = await self.objects.head(uri)

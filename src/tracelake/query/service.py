@@ -154,7 +154,7 @@ class QueryService:
     # Calls
 
     async def query(self, user: UserClaims, request: QueryRequest) -> QueryAnswer:
-        caller = QueryCaller(org=user.org, subject=user.sub, is_task=False, dags=user.dags)
+        caller = QueryCaller(org=user.org, subject=user.sub, is_task=False, dags=user.readable_dags)
         run = self._start(caller, request, request.query_id or new_id(), self.limits.user_seconds)
 
         async def list_relations() -> Sequence[ReadableRelation]:
@@ -196,7 +196,7 @@ class QueryService:
         return CancelQueryReply(query_id=query_id, canceled=task.cancelled() or _was_canceled(task))
 
     async def catalog(self, user: UserClaims) -> CatalogReply:
-        caller = QueryCaller(org=user.org, subject=user.sub, is_task=False, dags=user.dags)
+        caller = QueryCaller(org=user.org, subject=user.sub, is_task=False, dags=user.readable_dags)
         directory = self.directory / str(new_id())
         try:
             async with asyncio.timeout(_CATALOG_SECONDS), self.slots.enter(caller):
@@ -225,8 +225,8 @@ class QueryService:
     async def _list_readable(self, user: UserClaims) -> list[ReadableRelation]:
         """What people of an org can query: its published datasets, and the results of its checks. A token that is
         limited to DAGs reads the datasets of these, and no results, which are of all DAGs."""
-        relations = await self.control.relations(user.org, user.dags)
-        return relations if user.dags is not None else [*relations, check_results.RELATION]
+        relations = await self.control.relations(user.org, user.readable_dags)
+        return relations if user.readable_dags is not None else [*relations, check_results.RELATION]
 
     def _start(
         self, caller: QueryCaller, request: QueryRequest | TaskQueryRequest, query_id: UUID, most_seconds: int

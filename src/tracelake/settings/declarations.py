@@ -163,6 +163,9 @@ class Settings:
     user_org_claim: str = visible("org", "The claim of a user token that holds the org.")
     user_roles_claim: str = visible("roles", "The claim of a user token that lists the roles.")
     user_dags_claim: str = visible("dags", "The claim of a user token that limits it to DAGs.")
+    user_read_dags_claim: str = visible(
+        "read_dags", "The claim of a limited user token with more DAGs, to be read only."
+    )
     user_rate_per_second: int = integer(50, "Average number of requests per second of one user.")
     user_rate_burst: int = integer(100, "Requests that one user may send at once.")
 
@@ -506,10 +509,13 @@ def _check_together(settings: Settings) -> None:
     if settings.user_jwks is not None and settings.user_issuer == DECLARED["user_issuer"].default:
         raise SettingsError("user_jwks needs user_issuer: the issuer whose keys these are")
     claims = ("iss", "aud", "sub", "iat", "exp", "nbf", "jti")
-    own_claims = (settings.user_org_claim, settings.user_roles_claim, settings.user_dags_claim)
+    own_claims = (
+        settings.user_org_claim, settings.user_roles_claim, settings.user_dags_claim, settings.user_read_dags_claim
+    )  # fmt: skip
     if len({*own_claims}) < len(own_claims) or {*claims} & {*own_claims}:
         raise SettingsError(
-            "user_org_claim, user_roles_claim and user_dags_claim must be different claims, and none of "
+            "user_org_claim, user_roles_claim, user_dags_claim and user_read_dags_claim must be different claims, and "
+            "none of "
             f"{', '.join(claims)}"
         )
     for smaller, larger in (

@@ -68,6 +68,7 @@ def user_token(
     now: datetime,
     life: timedelta = ADMIN_LIFE,
     dags: Sequence[str] | None = None,
+    read_dags: Sequence[str] | None = None,
     token_id: str | None = None,
 ) -> str:
     """A token of the stack's own. The ring serves a retired key for the longest life, and no longer."""
@@ -82,6 +83,7 @@ def user_token(
         expires=int((now + life).timestamp()),
         token_id=token_id,
         dags=dags,
+        read_dags=read_dags,
     )
     kid = keys.current_kid(now)
     return jws.encode(payload, kid, lambda message: keys.sign(kid, message))

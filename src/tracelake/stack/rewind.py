@@ -93,10 +93,12 @@ _KEEP_ROTATIONS = """
     WHERE f.org_id = w.org_id AND f.dag_name = w.dag_name AND f.job_name = w.job_name AND f.rotation > w.rotation"""
 
 _HAS_TOKENS = "SELECT to_regclass('public.token_revocations') IS NOT NULL AS there"
-_ROW_COLUMNS = "org, token_id, subject, role, dags, created_by, created_at, expires_at, revoked_at, revoked_by"
+_ROW_COLUMNS = (
+    "org, token_id, subject, role, dags, read_dags, created_by, created_at, expires_at, revoked_at, revoked_by"
+)
 _TOKENS = f"SELECT {_ROW_COLUMNS} FROM user_tokens"  # noqa: S608 - constants only
 _KEEP_TOKEN = f"""
-    INSERT INTO user_tokens ({_ROW_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+    INSERT INTO user_tokens ({_ROW_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
     ON CONFLICT (org, token_id) DO UPDATE SET revoked_at = excluded.revoked_at, revoked_by = excluded.revoked_by
         WHERE user_tokens.revoked_at IS NULL"""  # noqa: S608 - constants only
 _REVOCATIONS = "SELECT org, kind, value, issued_until, revoked_by, expires_at FROM token_revocations"

@@ -36,6 +36,7 @@ class UserTokenRules:
     org_claim: str
     roles_claim: str
     dags_claim: str
+    read_dags_claim: str
 
 
 class UserClaims(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,10 +48,17 @@ class UserClaims(msgspec.Struct, frozen=True, kw_only=True):
     exp: float
     dags: tuple[str, ...] | None = None
     """The DAGs to which the token is limited, sorted; None: all of the org."""
+    read_dags: tuple[str, ...] = ()
+    """The DAGs that a limited token may read besides these, and not change; sorted."""
     token_id: str | None = None
     """`jti`: names the token, to revoke it alone."""
     issued_at: float = 0
     """0: the token does not say when it was issued."""
+
+    @property
+    def readable_dags(self) -> tuple[str, ...] | None:
+        """The DAGs whose things the token may see; None: all of the org."""
+        return None if self.dags is None else tuple(sorted({*self.dags, *self.read_dags}))
 
     def may(self, role: Role | None) -> bool:
         """Returns whether one of the user's roles includes this one. Unknown roles open nothing. A token that is
@@ -100,7 +108,7 @@ class UserVerifier:
         payload = jws.check(parts, await self._keys.find(parts.header.kid, now))
         try:
             claims = msgspec.json.decode(payload, type=_Registered)
-            org, roles, dags = self._own(msgspec.json.decode(payload, type=dict[str, Any]))
+            org, roles, dags, read_dags = self._own(msgspec.json.decode(payload, type=dict[str, Any]))
         except jws.UNREADABLE as error:
             raise TraceError("credential_malformed") from error
         if claims.exp > LAST_SECOND:
@@ -120,17 +128,23 @@ class UserVerifier:
             roles=roles,
             exp=claims.exp,
             dags=dags,
+            read_dags=read_dags,
             token_id=claims.jti,
             issued_at=claims.iat,
         )
 
-    def _own(self, payload: dict[str, Any]) -> tuple[str, list[str], tuple[str, ...] | None]:
-        """A claim of DAGs that is there is a limit, whatever its value: `null` is malformed, and `[]` opens none."""
+    def _own(self, payload: dict[str, Any]) -> tuple[str, list[str], tuple[str, ...] | None, tuple[str, ...]]:
+        """A claim of DAGs that is there is a limit, whatever its value: `null` is malformed, and `[]` opens none. So is
+        a claim of DAGs to read: alone, it leaves none to change."""
         org = msgspec.convert(payload.get(self._rules.org_claim), str)
         roles = msgspec.convert(payload.get(self._rules.roles_claim), list[str])
-        if self._rules.dags_claim not in payload:
-            return org, roles, None
-        return org, roles, tuple(sorted(set(msgspec.convert(payload[self._rules.dags_claim], list[str]))))
+        if not {self._rules.dags_claim, self._rules.read_dags_claim} & payload.keys():
+            return org, roles, None, ()
+        dags, read_dags = (
+            tuple(sorted(set(msgspec.convert(payload.get(claim, []), list[str]))))
+            for claim in (self._rules.dags_claim, self._rules.read_dags_claim)
+        )
+        return org, roles, dags, read_dags
 
 
 def user_payload(
@@ -143,10 +157,12 @@ def user_payload(
     expires: int,
     token_id: str | None = None,
     dags: Sequence[str] | None = None,
+    read_dags: Sequence[str] | None = None,
 ) -> bytes:
     """What a token of the stack's own says, in the words that `UserVerifier` reads."""
     more = {} if token_id is None else {"jti": token_id}
-    limit = {} if dags is None else {rules.dags_claim: list(dags)}
+    claims = {rules.dags_claim: dags, rules.read_dags_claim: read_dags}
+    limit = {claim: list(names) for claim, names in claims.items() if names is not None}
     return msgspec.json.encode(
         {
             **more,

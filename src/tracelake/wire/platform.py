@@ -230,6 +230,8 @@ class WhoAmI(Reply, frozen=True, kw_only=True):
     roles: list[str]
     dags: list[str] | None = None
     """The DAGs to which the token is limited; without it, to none."""
+    read_dags: list[str] | None = None
+    """The DAGs that a limited token may read besides these."""
     expires_at: datetime | None = None
     """When the token expires."""
     query_url: str | None = None

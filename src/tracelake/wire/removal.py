@@ -41,6 +41,8 @@ class RemovalPlan(Reply, frozen=True, kw_only=True):
     webhooks: list[str]
     functions: list[str]
     readers: list[DagReader]
+    more_readers: int = 0
+    """Readers in DAGs that the caller's token does not reach. They prevent a removal, too."""
     kept_days: int
     """How long it can be restored; 0: until somebody purges it."""
 

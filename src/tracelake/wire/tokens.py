@@ -25,12 +25,16 @@ class UserTokenRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
     days: Annotated[int, Meta(ge=1, le=MAX_TOKEN_DAYS)] = 1
     dags: Annotated[list[Name], Meta(min_length=1, max_length=MAX_TOKEN_DAGS)] | None = None
     """Limits the token to these DAGs, which need not exist yet; not for admins."""
+    read_dags: Annotated[list[Name], Meta(min_length=1, max_length=MAX_TOKEN_DAGS)] | None = None
+    """DAGs that a limited token may read besides these, and not change."""
     token_id: UUID | None = None
     """Chosen by the caller: the same call again makes no second token."""
 
     def __post_init__(self) -> None:
         if self.dags is not None and self.role == "admin":
             raise ValueError("a token that is limited to DAGs has the role reader or writer")
+        if self.read_dags is not None and self.dags is None:
+            raise ValueError("read_dags are more DAGs of a limited token: give dags, too")
 
 
 class UserTokenRow(Reply, frozen=True, kw_only=True):
@@ -41,6 +45,7 @@ class UserTokenRow(Reply, frozen=True, kw_only=True):
     subject: str
     role: str
     dags: list[str] | None = None
+    read_dags: list[str] | None = None
     created_by: str
     created_at: datetime
     expires_at: datetime

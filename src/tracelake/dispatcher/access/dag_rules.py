@@ -8,6 +8,9 @@ without a rule is refused to them, and a test fails until it has one. Rules come
 - **in the call**: lists with pages are filtered by the statement that reads them (`FILTERED`);
 - **after the call**: rows of other DAGs are left out of a reply.
 
+For routes that only read, the DAGs of a token are also those that it may read (`read_dags`); for all others, those that
+it may change.
+
 A dataset belongs to the DAG that owns its name. What belongs to no DAG (bundles, quotas) is the org's: it can be seen,
 and not be taken away from others. ADR 0059 has the reasons.
 """
@@ -24,7 +27,7 @@ from tracelake.db.transaction import Connection
 from tracelake.errors import TraceError
 from tracelake.http.router import Endpoint, HttpRequest
 from tracelake.wire import routes
-from tracelake.wire.contract import Route
+from tracelake.wire.contract import Idempotency, Route
 
 _TASK_DAG = "SELECT j.dag_name FROM tasks t JOIN jobs j USING (job_id) WHERE t.org_id = $1 AND t.task_id = $2"
 _TASKS = """
@@ -49,6 +52,7 @@ class ScopedCall:
     request: Request
     org_id: UUID | None
     dags: tuple[str, ...]
+    """Those that the token may read, or change, whichever the route does."""
     connect: Callable[[str], AbstractAsyncContextManager[Connection]]
 
     async def fetch_value(self, statement: str, *arguments: Any) -> Any:
@@ -160,6 +164,12 @@ async def _keep_progress(call: ScopedCall, reply: Any) -> Any:
     return replace_fields(reply, inputs=[item for item in reply.inputs if belongs(item.job)], errors=errors)
 
 
+async def _count_readers(call: ScopedCall, reply: Any) -> Any:
+    """Readers of other DAGs have no names here, and prevent a removal all the same."""
+    page = await _keep_dags("readers")(call, reply)
+    return replace_fields(page, more_readers=len(reply.readers) - len(page.readers))
+
+
 async def _keep_letters(call: ScopedCall, reply: Any) -> Any:
     """Without the number of all of the org."""
     page = await _keep_datasets("letters")(call, reply)
@@ -187,7 +197,7 @@ RULES: Mapping[Route[Any, Any], RouteRule] = {
     routes.READ_DOCUMENT: _DAG,
     routes.ACTIVATE: _DAG,
     routes.LIST_JOBS: _DAG,
-    routes.PLAN_REMOVAL: RouteRule((_check_dag,), _keep_dags("readers")),
+    routes.PLAN_REMOVAL: RouteRule((_check_dag,), _count_readers),
     routes.REMOVE_DAG: _DAG,
     routes.RESTORE_DAG: _DAG,
     routes.PURGE_DAG: _DAG,
@@ -257,12 +267,14 @@ class DagScope:
 
     def guard(self, endpoint: Endpoint) -> Endpoint:
         rule, handler = RULES.get(endpoint.route, _REFUSED), endpoint.handler
+        only_reads = endpoint.route.idempotency is Idempotency.READ
 
         async def handle(request: Request) -> Any:
             user = request.user_claims
             if user.dags is None:
                 return await handler(request)
-            call = ScopedCall(request, await self.find_org(user.org), user.dags, self.connect)
+            dags = (only_reads and user.readable_dags) or user.dags
+            call = ScopedCall(request, await self.find_org(user.org), dags, self.connect)
             for check in rule.checks:
                 await check(call)
             reply = await handler(request)

@@ -41,11 +41,11 @@ MOST_TOKENS = 10_000
 MOST_REVOCATIONS = 1_000
 """Of one org, without an end: every listener reads all of them."""
 
-_COLUMNS = "token_id, subject, role, dags, created_by, created_at, expires_at, revoked_at, revoked_by"
+_COLUMNS = "token_id, subject, role, dags, read_dags, created_by, created_at, expires_at, revoked_at, revoked_by"
 
 _INSERT = f"""
-    INSERT INTO user_tokens (org, token_id, subject, role, dags, created_by, expires_at)
-    VALUES ($1, $2, $3, $4, $5, $6, trace_now() + $7) ON CONFLICT DO NOTHING
+    INSERT INTO user_tokens (org, token_id, subject, role, dags, read_dags, created_by, expires_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, trace_now() + $8) ON CONFLICT DO NOTHING
     RETURNING {_COLUMNS}"""  # noqa: S608 - constants only
 
 _FIND = f"SELECT {_COLUMNS} FROM user_tokens WHERE org = $1 AND token_id = $2"  # noqa: S608 - constants only
@@ -102,25 +102,29 @@ class UserTokens:
     async def create(self, actor: Actor, request: UserTokenRequest) -> TokenCreated:
         if not self.signs:
             raise TraceError("tokens_external")
-        token_id, dags = request.token_id or new_id(), None if request.dags is None else sorted({*request.dags})
-        terms = (request.subject, request.role, dags, timedelta(days=request.days))
+        token_id = request.token_id or new_id()
+        dags, read_dags = (None if names is None else sorted({*names}) for names in (request.dags, request.read_dags))
+        life = timedelta(days=request.days)
+        terms = (request.subject, request.role, dags, read_dags, life)
         async with self.store.transaction() as connection:
             org_id = await ensure_org(connection, actor.org)
             await connection.execute(_FORGET_TOKENS, actor.org)
             if await connection.fetchval(_COUNT, actor.org) >= MOST_TOKENS:
                 raise TraceError("too_many_tokens", f"Expected at most {MOST_TOKENS} tokens of one organisation.")
-            row = await connection.fetchrow(
-                _INSERT, actor.org, token_id, request.subject, request.role, dags, actor.subject, terms[3]
-            )
+            row = await connection.fetchrow(_INSERT, actor.org, token_id, *terms[:4], actor.subject, life)
             duplicate = row is None
             if row is None:
                 row = await connection.fetchrow(_FIND, actor.org, token_id)
                 assert row is not None
-                earlier_terms = (row["subject"], row["role"], row["dags"], row["expires_at"] - row["created_at"])
+                earlier_terms = (
+                    *(row[field] for field in ("subject", "role", "dags", "read_dags")),
+                    row["expires_at"] - row["created_at"],
+                )
                 if earlier_terms != terms or row["revoked_at"] is not None:
                     raise TraceError("token_conflict")
             else:
                 details = {"subject": request.subject, "role": request.role, "days": request.days, "dags": dags}
+                details |= {} if read_dags is None else {"read_dags": read_dags}
                 await audit.record(connection, org_id, actor.subject, "token.create", str(token_id), details)
         return TokenCreated(token=self._sign(actor.org, row), row=to_struct(UserTokenRow, row), duplicate=duplicate)
 
@@ -186,6 +190,7 @@ class UserTokens:
             expires=int(row["expires_at"].timestamp()),
             token_id=str(row["token_id"]),
             dags=row["dags"],
+            read_dags=row["read_dags"],
         )
         return self.keys.sign(payload, self.clock.now())[0]
 

@@ -299,11 +299,10 @@ def _state(version: Version, pointers: DagPointers) -> State:
 def _within_reach(actor: Actor, datasets: Datasets) -> Datasets:
     """The datasets that a document of the actor may read. Whoever is limited to DAGs gets to know of no others: a
     document that names one is as wrong as one that names a dataset that does not exist."""
-    if actor.dags is None:
+    dags = actor.readable_dags
+    if dags is None:
         return datasets
-    return replace(
-        datasets, known={name: item for name, item in datasets.known.items() if item.owner_dag in actor.dags}
-    )
+    return replace(datasets, known={name: item for name, item in datasets.known.items() if item.owner_dag in dags})
 
 
 def _check_outputs(actor: Actor, document: Dag, datasets: Datasets) -> None:

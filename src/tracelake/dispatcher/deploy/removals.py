@@ -26,6 +26,7 @@ from tracelake.dispatcher.deploy.cutover import Switch
 from tracelake.dispatcher.deploy.registry import DagPointers, Version
 from tracelake.dispatcher.removed_names import find_removed_dag
 from tracelake.dispatcher.views.removals import find_readers
+from tracelake.dispatcher.views.words import counted
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.model.dag import CheckKind, Dag
 from tracelake.wire.removal import DagReader, RemovalReply
@@ -92,7 +93,7 @@ class Removals:
                 return _removed(dag, row, duplicate=True)
             readers = await find_readers(connection, org_id, dag)
             if readers:
-                raise _in_use(dag, readers)
+                raise _in_use(actor, dag, readers)
             pointers = DagPointers(row["active_version"], row["building_version"])
             version_id = pointers.active or pointers.building
             version = None if version_id is None else await registry.version_by_id(connection, version_id)
@@ -223,8 +224,13 @@ def _removed(dag: str, row: asyncpg.Record, *, duplicate: bool) -> RemovalReply:
     )
 
 
-def _in_use(dag: str, readers: list[DagReader]) -> TraceError:
-    jobs = [f"{item.dag}/{item.job} {item.how} {item.dataset}" for item in readers[:_READERS_NAMED]]
-    more = len(readers) - len(jobs)
-    text = f"Other DAGs need datasets of {dag}: {', '.join(jobs)}{f' and {more} more' if more else ''}."
-    return TraceError("dag_in_use", text, readers=readers)
+def _in_use(actor: Actor, dag: str, readers: list[DagReader]) -> TraceError:
+    """Names the jobs of DAGs that the actor may see, and counts the others."""
+    dags = actor.readable_dags
+    visible_readers = [item for item in readers if dags is None or item.dag in dags]
+    jobs = [f"{item.dag}/{item.job} {item.how} {item.dataset}" for item in visible_readers[:_READERS_NAMED]]
+    listed = ", ".join(jobs)
+    if more := len(readers) - len(jobs):
+        listed = f"{listed} and {more} more" if jobs else f"{counted(more, 'job')} that your token does not reach"
+    text = f"Other DAGs need datasets of {dag}: {listed}."
+    return TraceError("dag_in_use", text, readers=visible_readers)

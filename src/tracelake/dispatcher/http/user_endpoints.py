@@ -173,7 +173,12 @@ class UserEndpoints:
             act(
                 routes.TRIGGER, lambda actor, r: self.actions.trigger(actor, r["dag"], r["job"], r.body, r.traceparent)
             ),
-            view(routes.SHOW_TRIGGER, lambda db, org, r: read_trigger_progress(db, org, r["key"], across=r["across"])),
+            view(
+                routes.SHOW_TRIGGER,
+                lambda db, org, r: read_trigger_progress(
+                    db, org, r["key"], across=r["across"], dags=r.user_claims.readable_dags
+                ),
+            ),
             act(routes.REBUILD, lambda actor, r: self.actions.rebuild(actor, r["dag"], r["job"])),
             act(routes.SHOW_WEBHOOK, lambda actor, r: self.webhooks.show(actor, r["dag"], r["job"])),
             act(routes.ROTATE_WEBHOOK, lambda actor, r: self.webhooks.rotate(actor, r["dag"], r["job"], r["after"])),
@@ -193,12 +198,12 @@ class UserEndpoints:
             view(
                 routes.LIST_TASKS,
                 lambda db, org, r: tasks.list_tasks(
-                    db, org, tasks.TaskFilter(**r.parameters, dags=r.user_claims.dags), since
+                    db, org, tasks.TaskFilter(**r.parameters, dags=r.user_claims.readable_dags), since
                 ),
             ),
             view(
                 routes.LIST_FAILURES,
-                lambda db, org, r: list_failures(db, org, JobFilter(**r.parameters, dags=r.user_claims.dags)),
+                lambda db, org, r: list_failures(db, org, JobFilter(**r.parameters, dags=r.user_claims.readable_dags)),
             ),
             act(routes.ACT_ON_TASKS, lambda actor, r: self.actions.act_on_many(actor, r.body)),
             view(routes.LOOK_UP_TASKS, lambda db, org, r: tasks.look_up(db, org, r.body.task_ids)),
@@ -293,6 +298,7 @@ class UserEndpoints:
             org=claims.org,
             roles=claims.roles,
             dags=None if claims.dags is None else list(claims.dags),
+            read_dags=list(claims.read_dags) or None,
             expires_at=datetime.fromtimestamp(claims.exp, UTC),
             query_url=self.query_url(),
         )
@@ -312,7 +318,7 @@ class UserEndpoints:
         return RawReply(body, content_type, headers=_AS_A_FILE)
 
     async def _list_events(self, request: HttpRequest[None]) -> EventsPage:
-        filters = events.EventFilter(**request.parameters, dags=request.user_claims.dags)
+        filters = events.EventFilter(**request.parameters, dags=request.user_claims.readable_dags)
         if filters.after is None:
             return await self._read_numbered(request, lambda db, org, ids, _: events.list_events(db, org, ids, filters))
         horizon = await self.horizon.reach(partial(self._connection, _EVERYBODY))
@@ -368,7 +374,13 @@ class UserEndpoints:
 
     async def _actor(self, request: HttpRequest[Any]) -> Actor:
         claims = request.user_claims
-        return Actor(subject=claims.sub, org=claims.org, org_id=await self.orgs.find(claims.org), dags=claims.dags)
+        return Actor(
+            subject=claims.sub,
+            org=claims.org,
+            org_id=await self.orgs.find(claims.org),
+            dags=claims.dags,
+            readable_dags=claims.readable_dags,
+        )
 
     async def _read(self, request: HttpRequest[B], view: View[B, R]) -> R:
         """A view is several statements that may be a moment apart, each of them true when it was read."""

@@ -38,6 +38,7 @@ from tracelake.wire.jobs import TriggerReply
 from tracelake.wire.trigger_progress import TriggerProgressReply, WaitingInput
 
 MAX_INPUTS = 20
+_JOBS_OF = "SELECT job_id FROM jobs WHERE job_id = ANY($1) AND dag_name = ANY($2)"
 _CLOCKS_APART = timedelta(minutes=10)
 """How far the clock of a Dispatcher, which task ids begin with, may be behind the database's. It bounds what is looked
 at; what counts is decided by the clock of the database alone."""
@@ -151,8 +152,9 @@ class _Scope:
 
 
 async def read_trigger_progress(
-    connection: Connection, org_id: UUID, key: str, *, across: bool
+    connection: Connection, org_id: UUID, key: str, *, across: bool, dags: Sequence[str] | None = None
 ) -> TriggerProgressReply:
+    """Counts all that follows from the trigger. Errors are those of jobs in `dags`, if these are given."""
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         row = await connection.fetchrow(_TRIGGER, org_id, key)
         if row is None:
@@ -163,6 +165,10 @@ async def read_trigger_progress(
         assert open_tasks is not None
         task_count: int = await connection.fetchval(_MADE, *scope.tasks)
         failures = await group_failed(connection, *scope.tasks)
+        if dags is not None:
+            own_jobs = [row["job_id"] for row in await connection.fetch(_JOBS_OF, scope.job_ids, dags)]
+            own_failures = await group_failed(connection, own_jobs, *scope.tasks[1:])
+            failures = failures._replace(groups=own_failures.groups)
         before: int = await connection.fetchval(_RENEWED, scope.nodes, scope.after_seq, scope.since)
         before += await connection.fetchval(_RETURNING, scope.job_ids, scope.nodes)
         behind = await _list_waiting(connection, org_id, scope)

@@ -6,6 +6,7 @@ CREATE TABLE user_tokens (
     subject    text NOT NULL,
     role       text NOT NULL CHECK (role IN ('reader', 'writer', 'admin')),
     dags       text[] CHECK (dags IS NULL OR (cardinality(dags) > 0 AND role <> 'admin')),
+    read_dags  text[] CHECK (read_dags IS NULL OR (cardinality(read_dags) > 0 AND dags IS NOT NULL)),
     created_by text NOT NULL,
     created_at timestamptz NOT NULL DEFAULT trace_now(),
     expires_at timestamptz NOT NULL,
