@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from tests.follower.coverage import RewriteRecord
 from tracelake.follower.links import ChainLink
 from tracelake.follower.nodes import ChainRows
 from tracelake.follower.store import StaleFollowerError, WaitingEvent
@@ -35,11 +36,15 @@ class MemoryTables:
     recorded: int = 0
     keys: set[tuple[UUID, int | str | None, str]] = field(default_factory=set)
     """Of all events so far."""
-    rewrites: list[int] = field(default_factory=list)
-    """How many blocks each rewrite removed."""
+    record: RewriteRecord = field(default_factory=RewriteRecord)
     extent: TableExtent = field(default=TableExtent())
     boundary: int | None = None
     """Where the files of live datasets end."""
+
+    @property
+    def rewrites(self) -> list[int]:
+        """How many blocks each rewrite removed."""
+        return self.record.depths
 
     def content(self, number: int) -> dict[str, list[Row]]:
         return {table: rows.get(number, []) for table, rows in self.rows.items()}
@@ -101,8 +106,7 @@ class MemoryStore:
         for event in events:
             durable.recorded += 1
             durable.waiting.append(WaitingEvent(durable.recorded, event))
-        if before:
-            durable.rewrites.append(len(before))
+        durable.record.add(first_block, links[-1].number)
         self._fault("after_commit")
 
     def waiting_events(self, limit: int) -> list[WaitingEvent]:

@@ -4,7 +4,7 @@ Looks take place when the time of a block is over or when a block is announced. 
 false, or missing.
 
 However it went, once the nodes agree the tables are those of the chain, row by row, and whoever has only heard of the
-events has the same rows. `TRACE_SEED=123` runs that seed alone.
+events, late, in any order and some of them several times, has the same rows. `TRACE_SEED=123` runs that seed alone.
 """
 
 import os
@@ -15,17 +15,20 @@ from collections.abc import Sequence
 import pytest
 
 from tests.follower.block_tree import chain_to
+from tests.follower.chain_run import MANNERS, ChainRun, depth_of
+from tests.follower.coverage import Coverage, RewriteRecord, check_chains, seeds_of_run, seeds_of_soak
+from tests.follower.deliveries import EventKey, accept_some, event_key
 from tests.follower.memory_store import CrashError, CrashPoint, MemoryStore, MemoryTables, Row
 from tests.follower.support import OUTPUTS, AtOnce
-from tests.follower.world import DEEPEST, ChainWorld, Manner, ShownNode
+from tests.follower.world import DEEPEST, ChainWorld, ShownNode
 from tracelake.follower.follow import BlockFollower, FollowOptions, FollowOutcome
 from tracelake.follower.head_signal import HeadSignal
 from tracelake.follower.pace import PollPace
-from tracelake.follower.store import HotStoreUnavailableError, StaleFollowerError
+from tracelake.follower.store import HotStoreUnavailableError
 from tracelake.wire.units import EventIn
 
-MANNERS: tuple[Manner, ...] = ("honest", "late", "forked", "liar")
-SEEDS = [int(os.environ["TRACE_SEED"])] if "TRACE_SEED" in os.environ else list(range(200))
+CHAINS = 200
+PARTS = 8
 
 
 class EventReader:
@@ -36,13 +39,12 @@ class EventReader:
         self._table = table
         self._tables = tables
         self._position = -1
-        self._taken: set[tuple[int | None, str]] = set()
+        self._taken: set[EventKey] = set()
 
     def take(self, event: EventIn) -> None:
-        key = (event.cursor, event.revision)
-        if key in self._taken:
+        if event_key(event) in self._taken:
             return
-        self._taken.add(key)
+        self._taken.add(event_key(event))
         assert event.cursor is not None
         numbers = set(range(self._position + 1, event.cursor + 1))
         if event.invalidates is not None:
@@ -52,21 +54,19 @@ class EventReader:
         self._position = max(self._position, event.cursor)
 
 
-class Run:
-    """One chain, followed from its first block until all is quiet."""
+class Run(ChainRun):
+    """Into tables in memory, with events by cursor."""
 
     def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        rng = self.rng
-        self.world = ChainWorld(rng, rng.randrange(1, 100))
-        self.nodes = [
-            ShownNode(
-                self.world, f"node-{number + 1}", rng.choice(MANNERS) if number else "honest", lag=rng.randrange(9)
-            )
+        rng = random.Random(seed)
+        world = ChainWorld(rng, rng.randrange(1, 100))
+        nodes = [
+            ShownNode(world, f"node-{number + 1}", rng.choice(MANNERS) if number else "honest", lag=rng.randrange(9))
             for number in range(rng.choice((1, 1, 2, 3, 4)))
         ]
-        for node in self.nodes:
+        for node in nodes:
             node.failing = rng.choice((0.0, 0.02, 0.1))
+        super().__init__(seed, rng, world, nodes)
         self.tables = MemoryTables()
         self.readers = {output.dataset_uuid: EventReader(table, self.tables) for table, output in OUTPUTS.items()}
         self.options = FollowOptions(
@@ -78,9 +78,21 @@ class Run:
         self.announcing = random.Random(f"announcements of {seed}")
         self.signal = HeadSignal(threading.Event(), clock=lambda: self.world.now)
         self.pace = PollPace(0.2, 15)
-        self.attempt = 0
-        self.stale: list[BlockFollower] = []
-        self.first: int | None = None
+
+    @property
+    def rewrites(self) -> RewriteRecord:
+        return self.tables.record
+
+    @property
+    def first_stored(self) -> int:
+        return min(self.tables.links)
+
+    @property
+    def start(self) -> int | None:
+        return self.options.start
+
+    def take(self, event: EventIn) -> None:
+        self.readers[event.dataset_uuid].take(event)
 
     def make_follower(self) -> BlockFollower:
         self.attempt += 1
@@ -103,29 +115,21 @@ class Run:
             raise CrashError
 
     def _emit(self, events: Sequence[EventIn]) -> None:
-        taken = list(events)
-        if self.rng.random() < self.crashes:
-            taken = taken[: self.rng.randrange(len(taken) + 1)]  # the process ends before the rest is accepted
-        for event in taken:
-            self.readers[event.dataset_uuid].take(event)
-        if len(taken) < len(events) or self.rng.random() < self.crashes:
+        if not accept_some(events, self.rng, self.crashes, self.deliveries.accept):
             raise CrashError
 
-    def step(self, follower: BlockFollower) -> tuple[BlockFollower, FollowOutcome | None]:
+    def look(self, follower: BlockFollower) -> FollowOutcome:
         self.world.now += self.rng.choice((0.0, 0.1, 1.0, 40.0))
         self._announce()
         if not self.signal.wait(0):
             self.world.now += self.pace.next_wait(announced=self.signal.is_followed)
         self.signal.forget()
-        try:
-            outcome = follower.run_once()
-        except CrashError:
-            return self.make_follower(), None
+        outcome = follower.run_once()
         if follower.newest is not None:
             self.signal.store(follower.newest.hash)
         if outcome.newest is not None:
             self.pace.observe(outcome.newest)
-        return follower, outcome
+        return outcome
 
     def _announce(self) -> None:
         """What subscriptions say before the next look."""
@@ -141,48 +145,20 @@ class Run:
             else:
                 self.signal.lose()
 
-    def follow(self, steps: int) -> None:
-        self.world.restless = 0.08
-        follower = self.make_follower()
-        for _ in range(steps):
-            before = follower
-            follower, _ = self.step(follower)
-            if follower is before and self.rng.random() < 0.02:
-                self.stale.append(follower)  # its lease was lost, and it does not know
-                follower = self.make_follower()
-            if self.stale and self.rng.random() < 0.2:
-                self._run_stale(self.rng.choice(self.stale))
-        self._settle(follower)
-
-    def _run_stale(self, follower: BlockFollower) -> None:
+    def run_stale(self, follower: BlockFollower) -> None:
         fence, links = self.tables.fence, dict(self.tables.links)
         try:
             follower.run_once()
-        except (StaleFollowerError, CrashError):
-            self.stale.remove(follower)
-        if fence > 0 and self.tables.fence != fence:
-            raise AssertionError("a stale attempt moved the fence")
-        if fence == self.attempt:
-            assert self.tables.links == links
-
-    def _settle(self, follower: BlockFollower) -> None:
-        """The nodes agree, and the chain goes past whatever is stored."""
-        self.world.restless = self.crashes = 0.0
-        for node in self.nodes:
-            node.heal()
-        passed = max(self.options.start or 0, *self.tables.links, 0)
-        self.world.grow(max(1, passed - self.world.head.number + 1))
-        for _ in range(2000):
-            follower, outcome = self.step(follower)
-            self.world.now += 40.0
-            if outcome is not None and outcome.state == "at_head":
-                return
-        raise AssertionError(f"it never came to the head: {outcome}")
+        finally:
+            if fence > 0 and self.tables.fence != fence:
+                raise AssertionError("a stale attempt moved the fence")
+            if fence == self.attempt:
+                assert self.tables.links == links
 
 
-def check(seed: int) -> Run:
+def check(seed: int) -> Coverage:
     run = Run(seed)
-    run.follow(run.rng.choice((20, 50, 80)))
+    coverage = run.follow(run.rng.choice((20, 50, 80)))
     tables = run.tables
     first = min(tables.links)
     chain = {block.number: block for block in chain_to(run.world.head) if block.number >= first}
@@ -194,21 +170,22 @@ def check(seed: int) -> Run:
         reader = run.readers[OUTPUTS[table].dataset_uuid]
         assert {number: rows for number, rows in reader.rows.items() if rows} == expected
     assert not tables.waiting
-    return run
+    return coverage
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_tables_are_those_of_the_chain_however_it_was_followed(seed: int) -> None:
-    check(seed)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_tables_are_those_of_the_chain_however_it_was_followed(part: int) -> None:
+    """Each part has chains of all depths, with everything that may happen to them."""
+    coverage = check_chains(seeds_of_run(CHAINS)[part::PARTS], check)
+    if "TRACE_SEED" not in os.environ:
+        coverage.check()
 
 
 @pytest.mark.soak
 def test_many_more_chains() -> None:
     """As many as `TRACE_CHAINS` says."""
-    first = int(os.environ.get("TRACE_SEED", 1_000))
-    for seed in range(first, first + int(os.environ.get("TRACE_CHAINS", 5_000))):
-        try:
-            check(seed)
-        except BaseException as error:
-            error.add_note(f"TRACE_SEED={seed}")
-            raise
+    check_chains(seeds_of_soak(5_000), check)
+
+
+def test_neighbouring_seeds_have_every_depth() -> None:
+    assert {depth_of(seed) for seed in range(7, 7 + DEEPEST)} == set(range(1, DEEPEST + 1))
