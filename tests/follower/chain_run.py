@@ -51,9 +51,9 @@ class ChainRun(ABC):
     def rewrites(self) -> RewriteRecord: ...
 
     @property
-    @abstractmethod
     def first_stored(self) -> int:
-        """The first block that was ever in the tables."""
+        assert self.rewrites.first is not None
+        return self.rewrites.first
 
     @abstractmethod
     def make_follower(self) -> BlockFollower:

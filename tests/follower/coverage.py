@@ -19,8 +19,11 @@ class RewriteRecord:
     """How many blocks each of them removed."""
     nested: int = 0
     """How many removed blocks that a reorganisation before had put there."""
+    first: int | None = None
+    """The first block that was ever stored."""
     newest: int | None = None
     """The newest stored block."""
+    writes: int = 0
     _rewritten: set[int] = field(default_factory=set)
 
     def add(self, first: int, last: int) -> None:
@@ -29,7 +32,9 @@ class RewriteRecord:
             self.depths.append(self.newest - first + 1)
             self.nested += any(number in self._rewritten for number in range(first, self.newest + 1))
             self._rewritten = {number for number in self._rewritten if number < first} | set(range(first, last + 1))
+        self.first = first if self.first is None else self.first
         self.newest = last
+        self.writes += 1
 
 
 @dataclass

@@ -6,7 +6,7 @@ reorganisation of final blocks stops the follower until a repair.
 
 import random
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -59,8 +59,16 @@ class RangeReader:
 class LiveRun(ChainRun):
     replaced = 0.03
 
-    def __init__(self, seed: int, rng: random.Random, sizes: Sequence[int], batches: Sequence[int]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        rng: random.Random,
+        sizes: Sequence[int],
+        batches: Sequence[int],
+        outputs: Mapping[str, TaskOutput] = OUTPUTS,
+    ) -> None:
         """`sizes`: of units; `batches`: blocks of a write; one of each is taken."""
+        self.outputs = outputs
         world = ChainWorld(rng, rng.randrange(1, 200))
         nodes = [
             ShownNode(world, f"node-{number + 1}", rng.choice(MANNERS) if number else "honest", lag=2)
@@ -81,7 +89,7 @@ class LiveRun(ChainRun):
             unit_blocks=self.size,
         )
         self.crashes = rng.choice((0.0, 0.02))
-        self.readers = {output.dataset_uuid: RangeReader(table, self.read) for table, output in OUTPUTS.items()}
+        self.readers = {output.dataset_uuid: RangeReader(table, self.read) for table, output in outputs.items()}
         self.pending: list[tuple[int, EventIn, list[MadeBlock]]] = []
         """Ranges whose files are not made yet, with the chain that they are read from: no other reorganisation of final
         blocks comes before they are."""
@@ -112,7 +120,7 @@ class LiveRun(ChainRun):
         follower = BlockFollower(
             self.open_store(),
             self.nodes,
-            OUTPUTS,
+            self.outputs,
             self.options,
             self.attempt,
             self.emit,
@@ -170,7 +178,7 @@ class LiveRun(ChainRun):
         """Whoever reads the datasets now, or has read what events announced, has the chain."""
         first = self.first_stored if self.options.start is None else self.options.start
         chain = {block.number: block for block in self.world.chain if block.number >= first}
-        for table, output in OUTPUTS.items():
+        for table, output in self.outputs.items():
             expected = {number: block.rows[table] for number, block in chain.items()}
             assert self.read(table, first, self.world.head.number) == expected
             rows = self.readers[output.dataset_uuid].rows

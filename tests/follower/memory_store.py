@@ -15,7 +15,9 @@ from tracelake.follower.store import StaleFollowerError, WaitingEvent
 from tracelake.ports.direct_tables import TableExtent
 from tracelake.wire.units import EventIn
 
-CrashPoint = Literal["claim", "read", "before_commit", "after_commit", "waiting", "before_mark", "after_mark"]
+CrashPoint = Literal[
+    "claim", "read", "before_commit", "amid_commit", "after_commit", "waiting", "before_mark", "after_mark"
+]
 Row = tuple[Any, ...]
 Rows = dict[str, dict[int, list[Row]]]
 """By table and block."""

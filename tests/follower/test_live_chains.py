@@ -95,11 +95,6 @@ class MemoryRun(LiveRun):
     def rewrites(self) -> RewriteRecord:
         return self.tables.record
 
-    @property
-    def first_stored(self) -> int:
-        assert self.tables.extent.table_start is not None
-        return self.tables.extent.table_start
-
     def open_store(self) -> MemoryStore:
         return MemoryStore(self.tables, self.attempt, self._fault, live=True)
 

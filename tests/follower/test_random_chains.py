@@ -84,10 +84,6 @@ class Run(ChainRun):
         return self.tables.record
 
     @property
-    def first_stored(self) -> int:
-        return min(self.tables.links)
-
-    @property
     def start(self) -> int | None:
         return self.options.start
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import pyarrow as pa
+
 from tests.follower.block_tree import CHAIN_ID, MadeBlock, chain_to
 from tracelake.follower.links import ChainLink
 from tracelake.follower.nodes import ChainRows
@@ -14,6 +16,7 @@ from tracelake.spark.evm.fetch import make_tables
 from tracelake.spark.evm.packed import AnyReceipts, pack_regular_receipts
 
 DEEPEST = 64
+TABLES = ("blocks", "transactions", "logs")
 Manner = Literal["honest", "late", "forked", "liar"]
 
 
@@ -29,6 +32,8 @@ class ChainWorld:
         self.depths: list[int] = []
         self._made = 0
         self.chain: list[MadeBlock] = []
+        self.made: list[MadeBlock] = []
+        """Of all forks."""
         self.grow(blocks)
 
     @property
@@ -78,7 +83,9 @@ class ChainWorld:
 
     def _make(self, parent: MadeBlock | None) -> MadeBlock:
         self._made += 1
-        return MadeBlock(0 if parent is None else parent.number + 1, parent, f"{self.rng.random()}/{self._made}")
+        block = MadeBlock(0 if parent is None else parent.number + 1, parent, f"{self.rng.random()}/{self._made}")
+        self.made.append(block)
+        return block
 
 
 @dataclass(eq=False)
@@ -142,7 +149,7 @@ class ShownNode:
             check_receipts(number, block, of_block, self.label)
             for number, block, of_block in zip(numbers, checked, answers, strict=True)
         ]
-        tables = make_tables(checked, receipts, ("blocks", "transactions", "logs"), CHAIN_ID)
+        tables = make_tables(checked, receipts, TABLES, CHAIN_ID)
         links = [
             ChainLink(number, block.hash, block.parent_hash, int(block.timestamp, 16))
             for number, block in zip(numbers, checked, strict=True)
@@ -153,6 +160,17 @@ class ShownNode:
         self.world.tick()
         if self.world.rng.random() < self.failing:
             raise UnavailableError("connection reset", host=self.label)
+
+
+def tables_of(blocks: Sequence[MadeBlock]) -> dict[str, pa.Table]:
+    """The rows of these blocks, as the product makes them of a node's answers."""
+    numbers = range(blocks[0].number, blocks[-1].number + 1)
+    checked = check_blocks(numbers, [block.answers[0] for block in blocks], "node")
+    receipts = [
+        check_receipts(made.number, block, pack_regular_receipts(made.answers[1]), "node")
+        for made, block in zip(blocks, checked, strict=True)
+    ]
+    return make_tables(checked, receipts, TABLES, CHAIN_ID)
 
 
 def _link(block: MadeBlock) -> ChainLink:
