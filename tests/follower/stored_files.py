@@ -5,7 +5,7 @@ replaced: its tasks run one after another in this process.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from tests.follower.stored_tables import StoredTables
 from tracelake.catalogue.context import LiveOutput, OperatorContext, OperatorResult
 from tracelake.catalogue.evm_columns import EVM_KEYS, EVM_TABLES
+from tracelake.errors import StoreUnavailableError
 from tracelake.ports import ObjectMeta
 from tracelake.spark.directory_transfer import DirectoryTransfer
 from tracelake.spark.evm.compaction import CompactionChunks
@@ -50,7 +51,7 @@ class InlineFrame:
     def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
         self._batches = batches
 
-    def mapInArrow(self, function: CompactionChunks, _schema: str) -> "InlineFrame":  # noqa: N802 - as in Spark
+    def mapInArrow(self, function: CompactionChunks, _schema: str) -> "InlineFrame":
         # Last first: Spark promises no order.
         return InlineFrame([row for batch in reversed(self._batches) for row in function(iter([batch]))])
 
@@ -143,6 +144,17 @@ def _refuse() -> Any:
     raise AssertionError("a compaction reads no files")
 
 
+class ReusedSnapshot(Snapshot):
+    """Moment after moment on one connection: a new one for each would cost more than what is read."""
+
+    @contextmanager
+    def moment(self) -> Iterator[Snapshot]:
+        self._ask("ROLLBACK")
+        self._ask("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield self
+        self._ask("ROLLBACK")
+
+
 @dataclass
 class LiveFiles:
     """What a Dispatcher would know of the files of three live datasets, and what readers see of files and tables."""
@@ -154,6 +166,7 @@ class LiveFiles:
     boundary: int | None = None
     """Up to it, rows are read from files."""
     _rows: dict[str, dict[str, list[Row]]] = field(default_factory=dict)
+    _snapshot: ReusedSnapshot | None = None
 
     def claim(self, unit: Unit, chunk_blocks: int = 8) -> CompactionAttempt:
         return CompactionAttempt(self.tables, self.objects, unit, self.boundary, chunk_blocks)
@@ -202,9 +215,7 @@ class LiveFiles:
         boundary = self.boundary
         units = [unit for unit in sorted(self.committed) if self.is_read(unit)]
         content = {}
-        with closing(
-            Snapshot(self.tables.dsn, [table.dataset_uuid for table in self.tables.declared.values()])
-        ) as seen:
+        with self._moment() as seen:
             for name in EVM_TABLES:
                 seen.check_boundary(self.tables.declared[name].dataset_uuid, boundary)
                 content[name] = [row for unit in units for row in self.read_unit(unit)[name]]
@@ -214,6 +225,24 @@ class LiveFiles:
                 batches = list(seen.rows(stored, f"{above.condition} ORDER BY {order}"))
                 content[name] += rows_of(pa.Table.from_batches(batches, stored.schema))
         return content
+
+    def close(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+
+    @contextmanager
+    def _moment(self) -> Iterator[Snapshot]:
+        keys = [table.dataset_uuid for table in self.tables.declared.values()]
+        with ExitStack() as stack:
+            try:
+                self._snapshot = self._snapshot or ReusedSnapshot(self.tables.dsn, keys)
+                seen = stack.enter_context(self._snapshot.moment())
+            except StoreUnavailableError:  # its connection was ended with all others
+                self.close()
+                self._snapshot = ReusedSnapshot(self.tables.dsn, keys)
+                seen = stack.enter_context(self._snapshot.moment())
+            yield seen
 
     def is_read(self, unit: Unit) -> bool:
         """Whether readers take these files; rows of others are in the table still."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 from uuid import uuid4
 
 import msgspec
@@ -96,6 +97,7 @@ class StoredTables:
     record: RewriteRecord = field(default_factory=RewriteRecord)
     claimed: int = 0
     """The newest attempt that has opened the tables."""
+    rows_per_removal: ClassVar[int] = 20
 
     def __post_init__(self) -> None:
         self.declared = {
@@ -111,7 +113,7 @@ class StoredTables:
             )
             for index, name in enumerate(EVM_TABLES)
         }
-        self._task_id = new_writer().task_id
+        self.task_id = new_writer().task_id
 
     def open(
         self, attempt: int, boundary: int | None, fault: Fault, emit: Emit, others: Sequence[TaskOutput]
@@ -122,7 +124,7 @@ class StoredTables:
             for name, table in self.declared.items()
         ]
         tables = InterruptedTables(self.dsn, fault, self.record)
-        writer = TableWriter(self._task_id, attempt)
+        writer = TableWriter(self.task_id, attempt)
         opened = DirectOutputs.open(tables, declared, WHOLE_TABLE, writer, emit, others)
         self.claimed = max(self.claimed, attempt)
         return opened
@@ -130,4 +132,4 @@ class StoredTables:
     @property
     def store(self) -> PostgresDirectTables:
         """Removes rows a few at a time."""
-        return PostgresDirectTables(lambda: self.dsn, rows_per_removal=20)
+        return PostgresDirectTables(lambda: self.dsn, rows_per_removal=self.rows_per_removal)

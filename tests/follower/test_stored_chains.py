@@ -17,8 +17,8 @@ from tests.follower.coverage import Coverage, check_chains, seeds_of_run, seeds_
 from tests.follower.stored_run import FATES, StoredRun
 from tests.support.postgres import TestCluster
 
-CHAINS = 60
-PARTS = 6
+CHAINS = 24
+PARTS = 3
 """Each in a database of its own."""
 
 
@@ -30,7 +30,7 @@ def dsn(cluster: TestCluster) -> str:
 def check(seed: int, dsn: str, directory: Path, fates: Counter[str]) -> Coverage:
     objects = directory / "objects"
     run = StoredRun(seed, dsn, objects)
-    coverage = run.follow(run.rng.choice((10, 30)))
+    coverage = run.follow(run.rng.choice((10, 20)))
     run.check_result()
     assert run.files.boundary is not None
     assert run.files.boundary >= run.first_stored, "no unit was compacted"
@@ -46,8 +46,12 @@ def test_readers_see_the_chain_at_every_step(part: int, dsn: str, tmp_path: Path
     check_one = partial(check, dsn=dsn, directory=tmp_path, fates=fates)
     coverage = check_chains(seeds_of_run(CHAINS)[part::PARTS], check_one)
     if "TRACE_SEED" not in os.environ:
-        coverage.check()
-        assert set(fates) == {*FATES, "fine", "again"}
+        assert min(coverage.depths) <= 3
+        assert max(coverage.depths) > 32
+        assert coverage.nested >= coverage.chains / 2
+        assert min(coverage.repeated, coverage.reordered) >= 5 * coverage.chains
+        assert coverage.crashes + sum(fates[fate] for fate in FATES) >= coverage.chains
+        assert len(set(fates) & set(FATES)) >= 4
 
 
 @pytest.mark.soak
