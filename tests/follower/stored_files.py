@@ -113,7 +113,7 @@ class CompactionAttempt:
 
     def _context(self, told: Callable[[str], None], dsn: str | None) -> OperatorContext:
         attempt = uuid4().hex
-        prefixes = {name: f"{BUCKET}{name}/{attempt}/" for name in EVM_TABLES}
+        prefixes: dict[str, str] = {name: f"{BUCKET}{name}/{attempt}/" for name in EVM_TABLES}
         made = make_context("parquet_compact", {"chunk_blocks": self.chunk_blocks}, make_unit(self.unit), [], prefixes)
         outputs = [
             TaskOutput(
@@ -214,7 +214,7 @@ class LiveFiles:
         """All rows of one moment, of each table: files up to the boundary, then the table above it."""
         boundary = self.boundary
         units = [unit for unit in sorted(self.committed) if self.is_read(unit)]
-        content = {}
+        content: dict[str, list[Row]] = {}
         with self._moment() as seen:
             for name in EVM_TABLES:
                 seen.check_boundary(self.tables.declared[name].dataset_uuid, boundary)
@@ -264,7 +264,7 @@ class LiveFiles:
         return [row for rows in sorted(map(rows_of, tables), key=_first_block(name)) for row in rows]
 
     def _columns(self, snapshot: Snapshot, name: str) -> SnapshotTable:
-        table = self.tables.declared[EVM_TABLES[EVM_TABLES.index(name)]]  # type: ignore[arg-type]
+        table = self.tables.declared[EVM_TABLES[EVM_TABLES.index(name)]]
         declared = {column.name: column for column in table.schema.columns}
         schema = schema_of(name)
         columns = msgspec.convert([declared[part] for part in schema.names], list[TableColumn], from_attributes=True)

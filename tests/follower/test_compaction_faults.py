@@ -139,7 +139,7 @@ def test_sealed_rows_are_refused_while_they_are_compacted(chain: FollowedChain, 
     """The nodes leave sealed blocks: nothing is written until they return, or until a repair reads the files anew."""
     chain.compact((0, 9), (10, 19))
     former = chain.world.head
-    refused = []
+    refused: list[bool] = []
 
     def reorganise(_event: str) -> None:
         if not refused:
