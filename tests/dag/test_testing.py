@@ -49,6 +49,42 @@ def test_all_mistakes_are_reported_with_their_lines(tmp_path: Path) -> None:
         check_document(document)
 
 
+UNREADABLE = """\
+name: d
+defaults: {runtime: ecs_platform}
+chains:
+  - {name: chain, chain_id: 1337001, start: 0}
+jobs:
+  - name: totals
+    activation: reactive
+    operator: spark_sql
+    units: {by: time, grain: day}
+    inputs:
+      - {from: {dataset: blocks}, by: tymestamp}
+      - {from: {dataset: transactions}, by: transaction_hash}
+      - {self: previous, columns: {total: binary, sum: int}}
+    config: {query: SELECT CAST(count(*) AS INT) AS total FROM blocks, inputs: {blocks: 0, transactions: 1, before: 2}}
+publish:
+  totals: {from: {job: totals}, storage: s3, schema: {columns: {total: text, other: int64}}}
+"""
+
+
+def test_what_surely_fails_when_it_runs_is_a_mistake_of_the_document(tmp_path: Path) -> None:
+    document = tmp_path / "totals.yaml"
+    document.write_text(UNREADABLE)
+    with pytest.raises(DocumentError) as refused:
+        check_document(document)
+    lines = [line.removeprefix(f"{document}:").split(": ")[:2] for line in str(refused.value).splitlines()]
+    assert lines == [
+        ["11:39", "unknown_column"],
+        ["12:45", "by_type"],
+        ["13:43", "previous_type"],
+        ["13:51", "unknown_column"],
+        ["14:53", "column_type"],
+        ["16:78", "unknown_column"],
+    ]
+
+
 def test_an_assertion_of_a_test_fails_by_it() -> None:
     assert issubclass(DocumentError, AssertionError)
 

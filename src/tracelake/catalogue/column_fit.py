@@ -4,7 +4,7 @@
 no value. A test compares the two.
 """
 
-from tracelake.catalogue.sql.columns.types import SqlType
+from tracelake.catalogue.sql.columns.types import NUMERIC, SqlType, declared_type
 from tracelake.model.dag import Column, ColumnType
 
 _WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
@@ -45,9 +45,21 @@ def fits_column(column: Column, kind: SqlType) -> bool:
     return kind.kind in _HELD[column.type]
 
 
-def cast_hint(column: Column) -> str:
-    """What to write in the query instead."""
+def fits_files(column: Column, kind: SqlType) -> bool:
+    """False if values of the type are not what the schema of a dataset in files says. Files keep the types of their
+    writer: any number is a number there, and a list may be JSON."""
+    declared = declared_type(column).kind
+    if fits_column(column, kind) or declared == kind.kind:
+        return True
+    if column.type is ColumnType.JSON:
+        return kind.kind == "array"
+    return {declared, kind.kind} <= NUMERIC or {declared, kind.kind} == {"timestamp", "timestamp_ntz"}
+
+
+def cast_hint(column: Column, kind: SqlType) -> str:
+    """What to write in the query instead, or which types to declare."""
     target = f"DECIMAL({column.precision},{column.scale or 0})" if column.type is ColumnType.DECIMAL else ""
     target = target or _CASTS.get(column.type, "")
     change = f"Write `CAST(... AS {target}) AS {column.name}`" if target else "Use another expression"
-    return f"{change}, or declare another type."
+    fitting = [name for name in ColumnType if fits_column(Column(name=column.name, type=name), kind)]
+    return f"{change}, or declare {', '.join(f'`{name}`' for name in fitting) or 'another type'}."

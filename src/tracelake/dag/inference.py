@@ -11,10 +11,11 @@ from tracelake.catalogue import CATALOGUE, OperatorConfig
 from tracelake.catalogue.spec import JobInput, ResultColumns
 from tracelake.catalogue.sql.columns.types import declared_type
 from tracelake.dag.draft import Draft, InputDraft, JobDraft
+from tracelake.dag.input_columns import SPARK_NAMES, check_by, check_previous
 from tracelake.dag.jobs import locate
 from tracelake.dag.kinds import DocumentPlace
 from tracelake.dag.problems import one_of, shown
-from tracelake.dag.results import check_result, check_stored_result
+from tracelake.dag.results import check_files, check_result, check_stored_result
 from tracelake.dag.where import check_names, check_values
 from tracelake.model.columns import UNKNOWN_COLUMNS, UNKNOWN_TYPE, DatasetColumn, DatasetColumns
 from tracelake.model.dag import OutputAddress, Schema
@@ -35,10 +36,6 @@ def declared_columns(schema: Schema) -> DatasetColumns:
     )
 
 
-_SPARK_NAMES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}
-"""Types that have two names, by the one that Spark does not write."""
-
-
 def previous_columns(item: InputDraft) -> DatasetColumns:
     """The columns that a job declares for its own output of the unit before."""
     columns = None if item.record is None else item.record.get("columns")
@@ -46,7 +43,7 @@ def previous_columns(item: InputDraft) -> DatasetColumns:
         return UNKNOWN_COLUMNS
     return DatasetColumns(
         columns=tuple(
-            DatasetColumn(name=name, type=_SPARK_NAMES.get(kind, kind) if isinstance(kind, str) else UNKNOWN_TYPE)
+            DatasetColumn(name=name, type=SPARK_NAMES.get(kind, kind) if isinstance(kind, str) else UNKNOWN_TYPE)
             for name, kind in columns.items()
         )
     )
@@ -107,6 +104,8 @@ class ColumnInference:
             entry = None if item.output is None else self.draft.publishers.get(item.output)
             columns = self.of_input(item)
             self._check_where(item, columns)
+            if job.record.get("operator") != "integrity_check":  # which reads blocks of files, whatever `by` says
+                check_by(item, columns)
             inputs.append(JobInput(item.dataset if entry is None else entry.name, columns))
         operator = CATALOGUE.get(job.record.get("operator", ""))
         config = None if operator is None or job.only_emits else job.config(operator)
@@ -121,6 +120,9 @@ class ColumnInference:
                 continue
             self.outputs[address] = result.columns
             self._report(job, address, config, result)
+            for item in job.inputs:
+                if item.is_previous and item.output == address:
+                    check_previous(item, result.columns)
 
     def is_affordable(self, query: str) -> bool:
         """Whether the query may be analysed too."""
@@ -135,6 +137,9 @@ class ColumnInference:
         entry = self.draft.publishers.get(address)
         if entry is not None and entry.buffered and entry.schema is not None:
             check_result(entry.name, entry.schema, result, place)
+        elif entry is not None and entry.record.get("storage") == "s3" and entry.schema is not None:
+            columns = entry.record.values["schema"].values["columns"]
+            check_files(entry.name, entry.schema, columns, result, place)
         check_stored_result(result, place)
         names = [column.name for column in result.columns.columns]
         for field_name, columns in config.named_columns().items() if result.columns.complete else ():

@@ -3,13 +3,16 @@ batch by batch.
 """
 
 from collections import Counter
+from collections.abc import Callable
 
-from tracelake.catalogue.column_fit import cast_hint, fits_column
+from tracelake.catalogue.column_fit import cast_hint, fits_column, fits_files
 from tracelake.catalogue.spec import ResultColumns
-from tracelake.catalogue.sql.columns.types import INTEGRAL, parse_type
+from tracelake.catalogue.sql.columns.types import INTEGRAL, SqlType, parse_type
+from tracelake.dag.columns import SchemaColumns
 from tracelake.dag.kinds import DocumentPlace
 from tracelake.dag.problems import one_of, shown
-from tracelake.model.dag import Schema
+from tracelake.model.columns import UNKNOWN_TYPE
+from tracelake.model.dag import Column, Schema
 
 OWNER = "org_id"
 """A row may have this column if it names the org of the publisher."""
@@ -17,10 +20,25 @@ BLOCK = "block_number"
 _SHOWN = 20
 
 
+def check_files(name: str, schema: Schema, columns: SchemaColumns, result: ResultColumns, place: DocumentPlace) -> None:
+    """Compare a result with the schema of its dataset in files, which may leave columns out."""
+    _check_types(name, schema, result, place, fits_files)
+    if not result.columns.complete:
+        return
+    names = [column.name for column in result.columns.columns]
+    declared = {column.name for column in schema.columns}
+    for column in schema.columns:
+        if column.name not in names:
+            key = columns.records[column.name].at("name")
+            hint = key.problems.did_you_mean(column.name, [item for item in names if item not in declared])
+            message = f"The job writes no column {shown(column.name)}."
+            key.problem("unknown_column", message, hint or f"It writes {one_of(names[:_SHOWN])}.")
+
+
 def check_result(name: str, schema: Schema, result: ResultColumns, place: DocumentPlace) -> None:
     """Compare a result with the schema of its buffered dataset."""
     misspelled = _check_unknown(name, schema, result, place)
-    _check_types(name, schema, result, place)
+    _check_types(name, schema, result, place, fits_column)
     if result.columns.complete:
         _check_missing(name, schema, result, misspelled, place)
 
@@ -49,7 +67,10 @@ def _check_unknown(name: str, schema: Schema, result: ResultColumns, place: Docu
     free = [column for column in names if column not in result_names]
     misspelled: set[str] = set()
     expected_names = {*names, OWNER}
-    unknown = dict.fromkeys(column.name for column in result.columns.columns if column.name not in expected_names)
+    columns = result.columns.columns
+    if result.findings and not result.columns.complete:  # a misspelled column, which was reported, has no type
+        columns = tuple(column for column in columns if column.type != UNKNOWN_TYPE)
+    unknown = dict.fromkeys(column.name for column in columns if column.name not in expected_names)
     for column in list(unknown)[:_SHOWN]:
         hint = place.problems.did_you_mean(column, free)
         misspelled |= {candidate for candidate in free if f"`{candidate}`" in hint}
@@ -58,14 +79,16 @@ def _check_unknown(name: str, schema: Schema, result: ResultColumns, place: Docu
     return misspelled
 
 
-def _check_types(name: str, schema: Schema, result: ResultColumns, place: DocumentPlace) -> None:
+def _check_types(
+    name: str, schema: Schema, result: ResultColumns, place: DocumentPlace, fits: Callable[[Column, SqlType], bool]
+) -> None:
     declared = {column.name: column for column in schema.columns}
     places = dict(result.places)
     for column in result.columns.columns:
         target, kind = declared.get(column.name), parse_type(column.type)
-        if target is not None and not fits_column(target, kind):
+        if target is not None and not fits(target, kind):
             message = f"The column {shown(column.name)} is {kind} here, and {target.type} in {shown(name)}."
-            place.problem_inside("column_type", message, cast_hint(target), places.get(column.name))
+            place.problem_inside("column_type", message, cast_hint(target, kind), places.get(column.name))
 
 
 def _check_missing(

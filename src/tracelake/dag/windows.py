@@ -101,6 +101,8 @@ def _check_job(job: JobDraft) -> None:
     if record.has("execution_strategy"):
         message = "A job with windows has a task per unit that its inputs cover."
         record.at("execution_strategy").problem("window_strategy", message, "Leave it out.")
+    if len(job.inputs) < len(record.get("inputs") or ()):
+        return  # some are invalid, and may be what is looked for
     if not record.has("units") and not any(item.read is ReadMode.UNIT for item in job.inputs):
         hint = "Add `units`, or an input with `read: unit`."
         place.problem("window_without_units", "Nothing says which units the job has.", hint)

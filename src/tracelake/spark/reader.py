@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from tracelake.catalogue.context import LiveInput, NonRetryableError, TableInput
+from tracelake.catalogue.sql.columns.types import POSITIONS, TIMES
 from tracelake.model.dag import ColumnType
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.input_files import BLOCK, InputFiles, check_columns, downloaded, to_literal
@@ -309,10 +310,10 @@ def _between(frame: "DataFrame", name: str, column: str, first: int, last: int) 
     """The rows of a window. A date is in the window if its first moment is."""
     if column not in frame.columns:
         raise NonRetryableError(f"`by` names {column!r}, which {name} does not have")
-    kind = frame.schema[column].dataType.typeName()
-    if kind in ("timestamp", "timestamp_ntz", "date"):
+    kind = frame.schema[column].dataType.simpleString().partition("(")[0]
+    if kind in TIMES:
         return f"`{column}` >= timestamp_seconds({first:d}L) AND `{column}` < timestamp_seconds({last + 1:d}L)"
-    if kind not in ("byte", "short", "integer", "long", "decimal"):
+    if kind not in POSITIONS:
         raise NonRetryableError(
             f"`by` names {column!r} of {name}, which is {kind}: expected a time, a date or a whole number"
         )

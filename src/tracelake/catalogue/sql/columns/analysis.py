@@ -96,6 +96,12 @@ class _QueryAnalysis(ExpressionTypes):
         return relation
 
     def _select(self, node: Any, ctes: _Ctes, outer: NameScope | None) -> SqlRelation:
+        earlier = len(self.findings)
+        relation = self._select_items(node, ctes, outer)
+        self.findings[earlier:] = _first_of_each(self.findings[earlier:])
+        return relation
+
+    def _select_items(self, node: Any, ctes: _Ctes, outer: NameScope | None) -> SqlRelation:
         joined = _From(NameScope(outer=outer))
         if (source := node.args.get("from_")) is not None:
             self._add(source.this, joined, ctes)
@@ -146,7 +152,9 @@ class _QueryAnalysis(ExpressionTypes):
                 self.spend(len(expanded or ()))
             else:
                 made_columns = self._item(item, item_scope)
-                complete = complete and made_columns is not None
+                # A misspelled column hands its misspelled name on: what it was meant to be is not known.
+                is_misspelled = isinstance(item, exp.Column) and _is_missing(item, item_scope)
+                complete = complete and made_columns is not None and not is_misspelled
                 columns += made_columns or ()
                 for column in made_columns or ():
                     if column.name is not None and isinstance(item, exp.Alias | exp.Aliases):
@@ -292,6 +300,20 @@ class _QueryAnalysis(ExpressionTypes):
 
     def _generated(self, call: Any, scope: NameScope) -> tuple[tuple[str, SqlType], ...] | None:
         return generated(str(call.this).lower(), [self.type_of(item, scope) for item in call.expressions])
+
+
+def _first_of_each(findings: Iterable[ColumnFinding]) -> list[ColumnFinding]:
+    """The findings without repeated ones: a name that is wrong in five places is one mistake, in the first of them."""
+    first: dict[object, ColumnFinding] = {}
+    for finding in sorted(findings, key=lambda item: item.offset):
+        is_name = finding.code == "unknown_column"
+        first.setdefault(finding.message if is_name else finding, finding)
+    return list(first.values())
+
+
+def _is_missing(column: Any, scope: NameScope) -> bool:
+    """Whether a name certainly stands for nothing."""
+    return scope.find([str(part.this) for part in column.parts]).outcome == "missing"
 
 
 def _named(names: list[str], columns: tuple[tuple[str, SqlType], ...] | None) -> list[RelationColumn]:

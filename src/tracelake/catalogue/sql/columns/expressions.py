@@ -316,6 +316,7 @@ class ExpressionTypes:
             if expected.startswith("a date") and wrong.kind in ("bigint", "int", "decimal"):
                 hint = "Seconds since 1970 become a timestamp by `timestamp_seconds(...)`."
             self.report("type_mismatch", f"{name} takes {expected}, not {wrong}", arguments[-1], hint)
+            return UNKNOWN
         return call_type(name, types)
 
     def _struct(self, function: str, arguments: Sequence[Any], scope: NameScope) -> SqlType:

@@ -43,6 +43,8 @@ DATE, TIMESTAMP, TIMESTAMP_NTZ = SqlType("date"), SqlType("timestamp"), SqlType(
 INTEGRAL = (TINYINT, SMALLINT, INT, BIGINT)
 NUMERIC = frozenset(["tinyint", "smallint", "int", "bigint", "float", "double", "decimal"])
 TIMES = frozenset(["date", "timestamp", "timestamp_ntz"])
+POSITIONS = TIMES | {"tinyint", "smallint", "int", "bigint", "decimal"}
+"""Types by which a row is in a window of blocks or of time: see `by` of an input."""
 ATOMIC = NUMERIC | TIMES | {"string", "binary", "boolean"}
 _WHOLE_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 
