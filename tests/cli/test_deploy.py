@@ -17,7 +17,16 @@ from tracelake.cli.diagnostics import problem_lines
 from tracelake.errors import TraceError
 from tracelake.model.dag import Problem
 from tracelake.wire.base import ErrorBody
-from tracelake.wire.dags import BuildProgress, DatasetChange, DeployReply, InvalidDag, JobChange, JobRebuild, TextChange
+from tracelake.wire.dags import (
+    BuildProgress,
+    DatasetChange,
+    DeployReply,
+    InvalidDag,
+    JobChange,
+    JobRebuild,
+    ReaderRebuild,
+    TextChange,
+)
 from tracelake.wire.failures import ErrorGroup, FailuresReply
 from tracelake.wire.tasks import TasksPage
 
@@ -98,6 +107,21 @@ def test_a_plan_computes_what_is_new_and_says_what_it_estimates(trace: Trace, ap
         shown = " ".join(trace("deploy", document, "--plan").out.split())
         assert "Rebuilds 4 units of daily: 4 tasks from what is committed now." in shown
         assert words in shown
+
+
+def test_a_plan_counts_what_other_dags_compute(trace: Trace, api: FakeApi, document: str) -> None:
+    readers = [
+        ReaderRebuild(dag="reports", job="weekly", units=2, about=True),
+        ReaderRebuild(dag="reports", job="copy", units=4, stale=True),
+    ]
+    api.answers[f"POST {VERSIONS}"] = samples.deployed(readers=readers, reader_tasks=2)
+    lines = trace("deploy", document, "--plan").out.splitlines()
+    assert "The cutover computes in other DAGs: about 2 units of reports/weekly: about 2 tasks." in lines
+    assert "Stale after the cutover, until you rebuild them: 4 units of reports/copy." in lines
+    assert "rebuild the units of one: trace rebuild reports/copy" in lines
+    api.answers[f"POST {VERSIONS}"] = samples.deployed(reader_tasks=2)  # of DAGs that the token may not know
+    lines = trace("deploy", document, "--plan").out.splitlines()
+    assert "The cutover computes in other DAGs: 2 tasks." in lines
 
 
 def test_a_plan_breaks_no_name_on_a_narrow_terminal(trace: Trace, api: FakeApi, document: str) -> None:

@@ -233,6 +233,19 @@ def test_a_removal_names_no_reader_of_another_dag(harness: DispatcherHarness) ->
         assert "open_dag/copy" in str(writer.call("POST", "/v1/dags/closed/remove").body)
 
 
+def test_a_plan_names_no_reader_of_another_dag(harness: DispatcherHarness) -> None:
+    org = fresh("readers")
+    writer, user = User(harness, org, "writer"), LimitedUser(harness, org, "writer", dags=("closed",))
+    assert deploy(writer, "closed", CLOSED, "?activate=true").status == 200
+    assert deploy(writer, "open_dag", READING, "?activate=true").status == 200
+    changed = CLOSED.replace("inputs:", "bootstrap: {reset_outputs: true}, inputs:")
+    for query in ("?dry_run=true", "?activate=true"):
+        full = deploy(writer, "closed", changed, "?dry_run=true").body["plan"]
+        plan = deploy(user, "closed", changed, query).body["plan"]
+        assert full.get("subscribers") == ["open_dag/copy"], "or it proves nothing"
+        assert "open_dag" not in str(plan)
+
+
 def test_no_limited_token_is_an_admins() -> None:
     claims = UserClaims(sub="a", org="b", roles=["admin"], exp=0, dags=())
     assert (claims.may(Role.ADMIN), claims.may(Role.WRITER)) == (False, True)

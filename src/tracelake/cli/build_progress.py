@@ -16,7 +16,16 @@ from tracelake.cli.text import clean, clock, count, shortened
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire import routes
-from tracelake.wire.dags import BuildProgress, DagVersionRow, DeployReply, JobChange, JobRebuild, Plan, TextChange
+from tracelake.wire.dags import (
+    BuildProgress,
+    DagVersionRow,
+    DeployReply,
+    JobChange,
+    JobRebuild,
+    Plan,
+    ReaderRebuild,
+    TextChange,
+)
 from tracelake.wire.tasks import TaskRow
 
 # Symbol and colour of each kind of change; the symbols also say it without colour.
@@ -87,6 +96,13 @@ def show_plan(session: Session, plan: Plan) -> None:
     for dataset in plan.datasets:
         if dataset.table:
             session.say("The table of ", (clean(dataset.dataset), "bold"), f": {'; '.join(map(clean, dataset.table))}.")
+    computing = [item for item in plan.readers if not item.stale]
+    if computing or plan.reader_tasks:
+        session.say(*_reader_text(computing, plan.reader_tasks))
+    stale = [item for item in plan.readers if item.stale]
+    if stale:
+        session.say(f"Stale after the cutover, until you rebuild them: {_list_units(stale)}.")
+        session.hint("rebuild the units of one", "rebuild", f"{stale[0].dag}/{stale[0].job}")
     if plan.subscribers:
         session.say("Read by other DAGs: ", (", ".join(plan.subscribers), "bold"))
     for note in plan.notes:
@@ -105,22 +121,42 @@ def _diff_lines(job: str, change: TextChange) -> Iterator[Text]:
 
 def _rebuild_text(verb: str, rebuilds: Sequence[JobRebuild]) -> list[str | tuple[str, str]]:
     """`Rebuilds 4 units of flows and 4 units of totals: 8 tasks from what is committed now.`"""
-    first_rebuilds = rebuilds[:_REBUILDS_SHOWN]
-    parts = [f"{_unit_count(item)} of {clean(item.job)}" for item in first_rebuilds]
-    rest = len(rebuilds) - len(first_rebuilds)
-    parts += [f"units of {count(rest, 'job')} more"] if rest else []
-    words = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
+    words = _list_units(rebuilds)
     tasks = sum(item.units for item in rebuilds)
     if not tasks:
         return [f"{verb} {words} from what is committed now."]
+    return [f"{verb} {words}: ", (f"{_bound(rebuilds)}{count(tasks, 'task')}", "bold"), " from what is committed now."]
+
+
+def _reader_text(readers: Sequence[ReaderRebuild], tasks: int) -> list[str | tuple[str, str]]:
+    """`The cutover computes in other DAGs: 2 units of reports/weekly: 2 tasks.`"""
+    parts: list[str | tuple[str, str]] = ["The cutover computes in other DAGs: "]
+    if readers:
+        parts.append(_list_units(readers))
+    if tasks:
+        parts += [": " if readers else "", (f"{_bound(readers)}{count(tasks, 'task')}", "bold")]
+    return [*parts, "."]
+
+
+def _list_units(rebuilds: Sequence[JobRebuild | ReaderRebuild]) -> str:
+    first_rebuilds = rebuilds[:_REBUILDS_SHOWN]
+    parts = [f"{_unit_count(item)} of {clean(_job_of(item))}" for item in first_rebuilds]
+    rest = len(rebuilds) - len(first_rebuilds)
+    parts += [f"units of {count(rest, 'job')} more"] if rest else []
+    return ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
+
+
+def _job_of(item: JobRebuild | ReaderRebuild) -> str:
+    return f"{item.dag}/{item.job}" if isinstance(item, ReaderRebuild) else item.job
+
+
+def _bound(rebuilds: Sequence[JobRebuild | ReaderRebuild]) -> str:
     if any(item.more or item.unknown for item in rebuilds):
-        bound = "more than "
-    else:
-        bound = "about " if any(item.about for item in rebuilds) else ""
-    return [f"{verb} {words}: ", (f"{bound}{count(tasks, 'task')}", "bold"), " from what is committed now."]
+        return "more than "
+    return "about " if any(item.about for item in rebuilds) else ""
 
 
-def _unit_count(item: JobRebuild) -> str:
+def _unit_count(item: JobRebuild | ReaderRebuild) -> str:
     if item.unknown:
         return "an unknown number of units"
     bound = "more than " if item.more else "about " if item.about else ""

@@ -57,6 +57,22 @@ class JobRebuild(Reply, frozen=True, kw_only=True):
     """The active version does not have the job: nothing is rebuilt, everything is computed for the first time."""
 
 
+class ReaderRebuild(Reply, frozen=True, kw_only=True):
+    """How much a job of another DAG computes after the cutover, estimated from what is committed now."""
+
+    dag: str
+    job: str
+    units: int
+    more: bool = False
+    """Counting stopped at a limit: there are more."""
+    about: bool = False
+    """The number is an estimate."""
+    unknown: bool = False
+    """The number cannot be known before tasks run; `units` is 0."""
+    stale: bool = False
+    """The cutover computes none of them: they stay as they are until `trace rebuild`."""
+
+
 class DatasetChange(Reply, frozen=True, kw_only=True):
     dataset: str
     change: Literal["added", "rebuilt", "removed", "unchanged", "restored"]
@@ -80,6 +96,11 @@ class Plan(Reply, frozen=True, kw_only=True):
     datasets: list[DatasetChange]
     subscribers: list[str] = []
     """Jobs of other DAGs, as `dag/job`, that read a dataset this plan moves or removes."""
+    readers: list[ReaderRebuild] = []
+    """Jobs of other DAGs that read a dataset this plan moves, or what is made from one; a token that is limited to DAGs
+    gets those of its DAGs."""
+    reader_tasks: int = 0
+    """The units that the cutover computes in all other DAGs together, without those that become stale."""
     needs_build: bool = False
     """A build beside the active version must finish before the cutover."""
     changes: bool = True

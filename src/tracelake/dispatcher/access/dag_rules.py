@@ -170,6 +170,16 @@ async def _count_readers(call: ScopedCall, reply: Any) -> Any:
     return replace_fields(page, more_readers=len(reply.readers) - len(page.readers))
 
 
+async def _keep_readers(call: ScopedCall, reply: Any) -> Any:
+    """The plan of a deploy names jobs of the token's DAGs only; the number of tasks is of all."""
+    plan = replace_fields(
+        reply.plan,
+        subscribers=[job for job in reply.plan.subscribers if job.partition("/")[0] in call.dags],
+        readers=[row for row in reply.plan.readers if row.dag in call.dags],
+    )
+    return replace_fields(reply, plan=plan)
+
+
 async def _keep_letters(call: ScopedCall, reply: Any) -> Any:
     """Without the number of all of the org."""
     page = await _keep_datasets("letters")(call, reply)
@@ -192,10 +202,10 @@ RULES: Mapping[Route[Any, Any], RouteRule] = {
     routes.SHOW_QUOTA: _OPEN,
     routes.LIST_OPERATORS: _OPEN,
     routes.LIST_DAGS: RouteRule(filter=_keep_dags("dags", name="name")),
-    routes.DEPLOY: _DAG,  # what the document may name: `deploy/deployments.py`
+    routes.DEPLOY: RouteRule((_check_dag,), _keep_readers),  # what the document may name: `deploy/deployments.py`
     routes.LIST_VERSIONS: _DAG,
     routes.READ_DOCUMENT: _DAG,
-    routes.ACTIVATE: _DAG,
+    routes.ACTIVATE: RouteRule((_check_dag,), _keep_readers),
     routes.LIST_JOBS: _DAG,
     routes.PLAN_REMOVAL: RouteRule((_check_dag,), _count_readers),
     routes.REMOVE_DAG: _DAG,

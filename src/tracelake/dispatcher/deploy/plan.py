@@ -15,6 +15,7 @@ from tracelake.dispatcher.deploy.buffered import BufferedTable, TableChanges, pl
 from tracelake.dispatcher.deploy.differences import changed_fields, changed_texts, changed_values
 from tracelake.dispatcher.deploy.hashes import DATA_FIELDS, Address, publications, written
 from tracelake.dispatcher.deploy.outputs import Generation, KnownNode, PlannedOutput, StoredDataset, plan_outputs
+from tracelake.dispatcher.deploy.readers import ReaderJob, estimate_readers
 from tracelake.dispatcher.deploy.rebuilds import UnitEstimate, UnitExtent
 from tracelake.dispatcher.deploy.table_rows import describe_rows
 from tracelake.errors import TraceError
@@ -73,6 +74,8 @@ class Registry:
     """By name of an own dataset: active jobs of other DAGs that write it, each with its DAG and as `dag/job`."""
     units: Mapping[Generation, UnitExtent] = field(default_factory=dict)
     """The units of generations that a job may make anew, or that such a job reads."""
+    readers: Sequence[ReaderJob] = ()
+    """Jobs of other DAGs that read datasets of this one, or what is made from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,12 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
         if change.change not in ("unchanged", "added") and change.dataset in registry.datasets
     }
     rebuilds = _rebuilds(document, jobs, changes, registry)
+    replaced = {
+        registry.datasets[change.dataset].dataset_uuid
+        for change in datasets
+        if change.change in ("rebuilt", "restored") and change.dataset in registry.datasets
+    }
+    readers = estimate_readers(registry.readers, replaced, registry.units)
     return DeployPlan(
         jobs,
         tables,
@@ -137,6 +146,8 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
             changes=active is None or active.number != registry.number,
             rebuilds=rebuilds,
             rebuild_tasks=sum(item.units for item in rebuilds),
+            readers=readers,
+            reader_tasks=sum(item.units for item in readers if not item.stale),
             notes=[*_revoked(document, registry), *_changed_checks(changes)],
         ),
     )

@@ -18,6 +18,7 @@ from tracelake.dispatcher.deploy.definition import define
 from tracelake.dispatcher.deploy.hashes import Address, data_hashes
 from tracelake.dispatcher.deploy.outputs import Generation, KnownNode, StoredDataset
 from tracelake.dispatcher.deploy.plan import ActiveVersion, JobHashes, Registry
+from tracelake.dispatcher.deploy.readers import load_readers
 from tracelake.dispatcher.deploy.rebuilds import count_units
 from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.removed_names import check_not_removed
@@ -247,7 +248,11 @@ async def load_registry(
     current, with_events = await _histories(connection, generations)
     if active is not None:
         generations |= {generation for _, generation in active.outputs.values()}
-    units = {} if active is not None and active.number == version.number else await count_units(connection, generations)
+    is_same = active is not None and active.number == version.number
+    readers = [] if is_same else await load_readers(connection, org_id, document.name, list(subscribers))
+    generations |= {generation for reader in readers for generation in reader.inputs}
+    generations |= {reader.generation for reader in readers if reader.generation is not None}
+    units = {} if is_same else await count_units(connection, generations)
     return Registry(
         number=version.number,
         new_version=new_version,
@@ -261,6 +266,7 @@ async def load_registry(
         subscribers=subscribers,
         foreign_writers=foreign_writers,
         units=units,
+        readers=readers,
     )
 
 
