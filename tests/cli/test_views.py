@@ -591,3 +591,14 @@ def test_dags_show_what_is_missing(trace: Trace, api: FakeApi) -> None:
     assert "trace tasks --dag pools --by-error" in shown
     api.answers["GET /v1/dags"] = samples.dags("pools", failed_tasks=0, dead_letters=2)
     assert "trace dlq list" in trace("dags").out
+
+
+def test_rows_of_tables_are_about_so_many(trace: Trace, api: FakeApi) -> None:
+    detail = samples.dataset(storage="buffered")
+    assert detail.content is not None
+    content = msgspec.structs.replace(detail.content, estimated=True)
+    api.answers["GET /v1/datasets/prices_out"] = msgspec.structs.replace(detail, content=content)
+    words = " ".join(trace("datasets", "prices_out").out.split())
+    assert "rows about 12,345" in words
+    assert "size about 3.3 MiB" in words
+    assert '"estimated":true' in trace("datasets", "prices_out", "--json").out.replace(" ", "")

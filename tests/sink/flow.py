@@ -45,6 +45,8 @@ from tracelake.wire.buffers import (
     DeadBatchesRequest,
     TablesDroppedReply,
     TablesDroppedRequest,
+    TablesMeasuredReply,
+    TablesMeasuredRequest,
 )
 from tracelake.wire.pressure import PressureReply
 
@@ -113,6 +115,9 @@ class DispatcherCalls:
 
     async def tables_dropped(self, request: TablesDroppedRequest) -> TablesDroppedReply:
         return await self.harness.dispatcher.buffers.tables_dropped(request)
+
+    async def tables_measured(self, request: TablesMeasuredRequest) -> TablesMeasuredReply:
+        return await self.harness.dispatcher.buffers.tables_measured(request)
 
 
 class FailingObjects:

@@ -237,6 +237,7 @@ def _content(row: DatasetRow, content: DatasetContent | None, *, given_up: bool)
             return [("files", "none are committed yet"), ("up to", row.max_cursor)]
         return [("content", "nothing is committed yet"), ("up to", None if _is_buffered(row) else row.max_cursor)]
     more = "more than " if content.more else ""
+    about = "about " if content.estimated else more
     blocks = None
     if content.first_block is not None and content.last_block is not None and not _is_buffered(row):
         gaps = [gap.text for gap in content.gaps]
@@ -251,8 +252,8 @@ def _content(row: DatasetRow, content: DatasetContent | None, *, given_up: bool)
     return [
         ("batches in it" if _is_buffered(row) else "units", f"{more}{content.units:,}{empty}"),
         ("windows" if content.windows else _positions(row), blocks),
-        ("rows", None if content.rows is None else f"{more}{content.rows:,}"),
-        ("size", None if content.bytes is None else more + size_text(content.bytes)),
+        ("rows", None if content.rows is None else f"{about}{content.rows:,}"),
+        ("size", None if content.bytes is None else about + size_text(content.bytes)),
         ("newest commit", moment(content.committed_at)),
         (
             "newest delivery" if row.of_deliveries else "newest block",

@@ -18,7 +18,7 @@ from tracelake.cli.datasets import live_text
 from tracelake.cli.docs_graph import DocsGraph, GraphNode, draw_graph
 from tracelake.cli.text import clean
 from tracelake.wire.base import Reply
-from tracelake.wire.datasets import DatasetDetail
+from tracelake.wire.datasets import DatasetContent, DatasetDetail
 from tracelake.wire.jobs import JobRow, JobsReply
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
@@ -63,6 +63,13 @@ class DocsData(Reply, frozen=True, kw_only=True):
     made_at: datetime
     dags: list[JobsReply]
     datasets: list[DatasetDetail]
+
+
+def _row_count(content: DatasetContent | None) -> str:
+    if content is None or content.rows is None:
+        return ""
+    bound = "about " if content.estimated else "more than " if content.more else ""
+    return f"{bound}{content.rows:,}"
 
 
 def _text(value: object) -> str:
@@ -161,7 +168,7 @@ class DocsPage:
                 self._link(item.dataset.name),
                 _text(item.description),
                 _text(item.owner),
-                "" if item.content is None or item.content.rows is None else f"{item.content.rows:,}",
+                _row_count(item.content),
                 _moment(item.dataset.updated_at),
             ]
             for item in self._data.datasets
@@ -221,7 +228,7 @@ def _content_facts(detail: DatasetDetail) -> list[tuple[str, str]]:
     if not covered and content.first_block is not None and detail.dataset.storage != "buffered":
         covered = f"blocks {content.first_block} to {content.last_block}"
     return [
-        ("rows", "" if content.rows is None else f"{more}{content.rows:,}"),
+        ("rows", _row_count(content)),
         ("units", f"{more}{content.units:,}"),
         ("covers", _text(covered)),
         ("rows are in", _text(live_text(detail) or "")),

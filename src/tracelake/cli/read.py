@@ -254,7 +254,7 @@ def _total(detail: DatasetDetail | None, table: pa.Table) -> int | None:
     if row_count is not None and row_count.isdigit():
         return int(row_count)
     content = None if detail is None else detail.content
-    if content is None or content.more or content.rows is None or content.rows < table.num_rows:
+    if content is None or content.more or content.estimated or content.rows is None or content.rows < table.num_rows:
         return None
     return content.rows
 

@@ -27,6 +27,8 @@ from tracelake.wire.buffers import (
     BuffersReply,
     TablesDroppedReply,
     TablesDroppedRequest,
+    TablesMeasuredReply,
+    TablesMeasuredRequest,
 )
 from tracelake.wire.claims import ClaimBatchRequest, ClaimReply, ClaimRequest, TokenReply, TokenRequest
 from tracelake.wire.contract import HEADERS, Principal, Route
@@ -101,6 +103,9 @@ class InternalClient:
 
     async def tables_dropped(self, request: TablesDroppedRequest) -> TablesDroppedReply:
         return await self.call(routes.REPORT_DROPPED_TABLES, request)
+
+    async def tables_measured(self, request: TablesMeasuredRequest) -> TablesMeasuredReply:
+        return await self.call(routes.REPORT_TABLE_SIZES, request)
 
     # --- the scheduler
 

@@ -24,13 +24,15 @@ from tracelake.sink.retrying import Retrying, StoppedError
 from tracelake.sink.store import TableStore
 from tracelake.sink.store_pool import StorePool
 from tracelake.storage.data_connection import StoreAwayError
-from tracelake.wire.buffers import BufferedDataset, TablesDroppedRequest
+from tracelake.wire.buffers import BufferedDataset, TablesDroppedRequest, TableSize, TablesMeasuredRequest
 
 logger = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 10.0
 _FORGET_SECONDS = 3600.0
 """How often a sink deletes records of old batches."""
+_MEASURE_SECONDS = 30.0
+"""How often a sink counts rows of tables."""
 
 
 class Sink:
@@ -53,6 +55,9 @@ class Sink:
         self._drains: dict[UUID, tuple[DatasetDrain, asyncio.Task[None]]] = {}
         self._forget_at = 0.0
         self._forgetting: asyncio.Task[None] | None = None
+        self._measure_at = 0.0
+        self._measuring: asyncio.Task[None] | None = None
+        self._measured: list[TableSize] = []
         self._declared: dict[UUID, BufferedDataset] = {}
         """The Dispatcher's last declarations."""
         self._tables: dict[UUID, BufferedDataset] = {}
@@ -71,6 +76,8 @@ class Sink:
                     if self._forgetting is None or self._forgetting.done():
                         # In a task of its own, since it may wait long for a connection.
                         self._forgetting = asyncio.create_task(self._forget())
+                    if self._measuring is None or self._measuring.done():
+                        self._measuring = asyncio.create_task(self._measure())
                     failures = 0
                 except TraceError as error:
                     failures += 1
@@ -83,7 +90,7 @@ class Sink:
         finally:
             stop.set()
             at_work = [*(task for _, task in self._drains.values()), *self._changes.values(), *self._drops.values()]
-            at_work += [] if self._forgetting is None else [self._forgetting]
+            at_work += [task for task in (self._forgetting, self._measuring) if task is not None]
             await asyncio.gather(*at_work, return_exceptions=True)
             self._drains.clear()
             self._stores.close()
@@ -185,6 +192,20 @@ class Sink:
                     self._forget_at = now
             except StoreAwayError as away:
                 logger.warning("nothing is forgotten yet", extra={"reason": str(away)})
+
+    async def _measure(self) -> None:
+        """Report how many rows the tables have, if that changed. The next round tells it again, so one may be lost."""
+        now = asyncio.get_running_loop().time()
+        if now < self._measure_at:
+            return
+        self._measure_at = now + _MEASURE_SECONDS
+        try:
+            sizes = await self._stores.run(lambda store: store.measure())
+            if sizes and sizes != self._measured:
+                await self._calls.tables_measured(TablesMeasuredRequest(tables=sizes))
+                self._measured = sizes
+        except (StoreAwayError, TraceError) as error:
+            logger.warning("rows of tables are not counted", extra={"reason": str(error)})
 
     def _start(self, dataset: BufferedDataset, stop: asyncio.Event) -> None:
         drain = DatasetDrain(

@@ -23,6 +23,8 @@ from tracelake.wire.buffers import (
     GoneCommits,
     TablesDroppedReply,
     TablesDroppedRequest,
+    TablesMeasuredReply,
+    TablesMeasuredRequest,
 )
 
 logger = logging.getLogger(__name__)
@@ -34,6 +36,7 @@ class SinkCalls(Protocol):
     async def buffer_committed(self, request: BufferCommittedRequest) -> BufferCommittedReply: ...
     async def buffer_rejected(self, request: BufferRejectedRequest) -> BufferRejectedReply: ...
     async def tables_dropped(self, request: TablesDroppedRequest) -> TablesDroppedReply: ...
+    async def tables_measured(self, request: TablesMeasuredRequest) -> TablesMeasuredReply: ...
 
 
 class SinkReporter:

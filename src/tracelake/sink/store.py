@@ -14,6 +14,7 @@ from tracelake.model.buffered import quoted
 from tracelake.sink import merge, stage
 from tracelake.sink.changes import find_unannounced, mark_announced
 from tracelake.sink.outcomes import Commit, Loaded
+from tracelake.sink.table_sizes import measure_tables
 from tracelake.sink.writers import switch_writers
 from tracelake.storage import table_ddl
 from tracelake.storage.data_connection import (
@@ -25,7 +26,7 @@ from tracelake.storage.data_connection import (
     StoreAwayError,
 )
 from tracelake.storage.table_removal import drop_table, forget_removed
-from tracelake.wire.buffers import BufferBatch, BufferedDataset
+from tracelake.wire.buffers import MAX_TABLES, BufferBatch, BufferedDataset, TableSize
 
 
 class TableStore:
@@ -133,6 +134,11 @@ class TableStore:
         with self._transaction() as run:
             forget_removed(run)
             return merge.forget(run)
+
+    def measure(self) -> list[TableSize]:
+        """How many rows each table has, those of direct writes included."""
+        with self._transaction() as run:
+            return measure_tables(run, MAX_TABLES)
 
     def _ingest(self, table: str, rows: Sequence[pa.RecordBatch], *, temporary: bool) -> None:
         self._connection.ingest(table, rows, schema=None if temporary else "staging")

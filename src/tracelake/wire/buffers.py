@@ -106,6 +106,29 @@ class TablesDroppedReply(Reply, frozen=True, kw_only=True):
     recorded: int
 
 
+MAX_TABLES = 10_000
+"""Tables of one measurement."""
+
+
+class TableSize(Request, frozen=True, kw_only=True):
+    dataset_uuid: UUID
+    rows: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    """Counted, or of a large table estimated by Postgres."""
+    bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    """With its indexes."""
+
+
+class TablesMeasuredRequest(Request, frozen=True, kw_only=True):
+    """Reports how many rows tables have, of sinks and of direct writes."""
+
+    tables: Annotated[list[TableSize], Meta(min_length=1, max_length=MAX_TABLES)]
+
+
+class TablesMeasuredReply(Reply, frozen=True, kw_only=True):
+    recorded: int
+    """Tables whose numbers have changed."""
+
+
 class BufferOpenRequest(Request, frozen=True, kw_only=True):
     """Asks which of these batches still wait; a sink has received a message of each before."""
 

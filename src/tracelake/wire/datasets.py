@@ -228,8 +228,10 @@ class DatasetContent(Reply, frozen=True, kw_only=True):
     more: bool = False
     """There are more units; `rows` and `bytes` are those of the counted ones."""
     rows: int | None = None
-    """As the tasks reported them; absent if one did not, or for a table."""
+    """Of files: as the tasks reported them; absent if one did not. Of tables: as they were counted last."""
     bytes: int | None = None
+    estimated: bool = False
+    """`rows` and `bytes` are those of a table, or of files and a table: about as many as there are."""
     first_block: int | None = None
     last_block: int | None = None
     windows: str = ""

@@ -213,6 +213,9 @@ REJECT_BATCH = Route(
 REPORT_DROPPED_TABLES = Route(
     _SERVICE, "POST", "/internal/tables-dropped", "Report dropped tables of purged DAGs (idempotent)",
     buffers.TablesDroppedRequest, buffers.TablesDroppedReply)
+REPORT_TABLE_SIZES = Route(
+    _SERVICE, "POST", "/internal/tables-measured", "Report rows and sizes of tables (idempotent)",
+    buffers.TablesMeasuredRequest, buffers.TablesMeasuredReply)
 
 # The Query Service, as a caller of the Dispatcher
 

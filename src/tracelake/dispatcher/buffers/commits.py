@@ -19,7 +19,7 @@ from tracelake.dispatcher.engine.pressure.backlog import CAP
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.predicates import awaits_sink
-from tracelake.dispatcher.records import affected, to_struct
+from tracelake.dispatcher.records import affected, columns, to_struct
 from tracelake.errors import TraceError
 from tracelake.model.dag import Schema
 from tracelake.model.job import buffer_queue
@@ -35,6 +35,8 @@ from tracelake.wire.buffers import (
     BuffersReply,
     TablesDroppedReply,
     TablesDroppedRequest,
+    TablesMeasuredReply,
+    TablesMeasuredRequest,
 )
 from tracelake.wire.units import EventIn, Invalidates
 
@@ -86,6 +88,18 @@ _COMMIT = """
 
 _MEASURED = "UPDATE buffered_tables SET table_bytes = $2 WHERE dataset_uuid = $1 AND table_bytes <> $2"
 
+# A table of sinks tells its size with each commit.
+_COUNTED = """
+    WITH m AS (SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS m(dataset_uuid, rows, bytes)),
+    kept AS (
+        UPDATE buffered_tables t SET table_rows = m.rows FROM m
+        WHERE t.dataset_uuid = m.dataset_uuid AND t.table_rows IS DISTINCT FROM m.rows RETURNING 1),
+    direct AS (
+        UPDATE direct_tables t SET table_rows = m.rows, table_bytes = m.bytes FROM m
+        WHERE t.dataset_uuid = m.dataset_uuid
+          AND (t.table_rows, t.table_bytes) IS DISTINCT FROM (m.rows, m.bytes) RETURNING 1)
+    SELECT (SELECT count(*) FROM kept) + (SELECT count(*) FROM direct)"""
+
 _REJECT = """
     UPDATE buffer_publishes
     SET dead_at = trace_now(), dead_code = $2, dead_reason = $3, dead_line = $4, dead_excerpt = $5,
@@ -112,6 +126,12 @@ class BufferCommits:
         async with self.store.transaction() as connection:
             tag = await connection.execute(_DROPPED, request.dataset_uuids)
         return TablesDroppedReply(recorded=affected(tag))
+
+    async def tables_measured(self, request: TablesMeasuredRequest) -> TablesMeasuredReply:
+        rows = [(item.dataset_uuid, item.rows, item.bytes) for item in request.tables]
+        async with self.store.connection() as connection:
+            recorded: int = await connection.fetchval(_COUNTED, *columns(rows))
+        return TablesMeasuredReply(recorded=recorded)
 
     async def open(self, request: BufferOpenRequest) -> BufferOpenReply:
         async with self.store.connection() as connection:

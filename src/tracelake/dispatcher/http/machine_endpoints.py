@@ -84,6 +84,7 @@ class MachineEndpoints:
             answer(routes.COMMIT_BATCHES, lambda r: self.buffers.committed(r.body)),
             answer(routes.REJECT_BATCH, lambda r: self.buffers.rejected(r.body)),
             answer(routes.REPORT_DROPPED_TABLES, lambda r: self.buffers.tables_dropped(r.body)),
+            answer(routes.REPORT_TABLE_SIZES, lambda r: self.buffers.tables_measured(r.body)),
             answer(routes.READ_USER_KEYS, self._read_user_keys),
             answer(routes.LIST_REVOCATIONS, lambda _: self.tokens.list_revocations()),
             answer(routes.LIST_RELATIONS, lambda r: service.relations(r.body)),

@@ -1,5 +1,6 @@
 """What a dataset holds and what its columns are: for people who want to read it."""
 
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +19,8 @@ _GAPS_SHOWN = 5
 
 # A task says of each output how many rows it has.
 _FILES = f"""
-    SELECT count(*) AS units, sum(manifest_bytes(m.objects))::bigint AS bytes, max(m.created_at) AS committed_at,
+    SELECT count(*) AS units, coalesce(sum(manifest_bytes(m.objects)), 0)::bigint AS bytes,
+           max(m.created_at) AS committed_at,
            CASE WHEN count(*) = count(r.rows) THEN coalesce(sum(r.rows), 0)::bigint END AS rows,
            CASE WHEN count(*) = count(r.rows) THEN count(*) FILTER (WHERE r.rows = 0) END AS empty_units
     FROM (SELECT manifest_id FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2 LIMIT {CAP + 1}) u
@@ -37,11 +39,13 @@ _EVENTS = f"""
 _TABLE = f"""
     SELECT (SELECT count(*) FROM (SELECT FROM buffer_publishes p WHERE p.dataset_uuid = $1
                 AND p.commit_seq IS NOT NULL AND $2::uuid IS NOT NULL LIMIT {CAP + 1}) x) AS units,
-           t.table_bytes AS bytes, NULL::bigint AS rows, NULL::bigint AS empty_units,
+           t.table_bytes AS bytes, t.table_rows AS rows, NULL::bigint AS empty_units,
            (SELECT p.committed_at FROM buffer_publishes p
                 WHERE p.dataset_uuid = $1 AND p.commit_seq IS NOT NULL ORDER BY p.commit_seq DESC LIMIT 1)
            AS committed_at
     FROM buffered_tables t WHERE t.dataset_uuid = $1"""  # noqa: S608 - constants only
+
+_DIRECT_TABLE = "SELECT table_rows AS rows, table_bytes AS bytes FROM direct_tables WHERE dataset_uuid = $1"
 
 # Adjoining runs are one range of blocks; what lies between two ranges is a gap.
 _BLOCKS = f"""
@@ -73,6 +77,13 @@ async def load_content(connection: Connection, dataset: asyncpg.Record) -> Datas
     row = await connection.fetchrow(statement, *generation)
     if row is None or not row["units"]:
         return None
+    rows, size, is_table = row["rows"], row["bytes"], dataset["storage"] in ("buffered", "postgres", "live")
+    if dataset["storage"] in ("postgres", "live"):
+        parts = [await connection.fetchrow(_DIRECT_TABLE, dataset["dataset_uuid"])]
+        if dataset["storage"] == "live":
+            parts.append(await connection.fetchrow(_FILES, *generation))
+        rows = _add(None if part is None else part["rows"] for part in parts)
+        size = _add(None if part is None else part["bytes"] for part in parts)
     blocks = await connection.fetchrow(_BLOCKS, *generation)
     assert blocks is not None
     grid = read_grid(await connection.fetchval(_UNITS, *generation))
@@ -82,8 +93,9 @@ async def load_content(connection: Connection, dataset: asyncpg.Record) -> Datas
         units=min(row["units"], CAP),
         empty_units=row["empty_units"],
         more=row["units"] > CAP,
-        rows=row["rows"],
-        bytes=row["bytes"],
+        rows=rows,
+        bytes=size,
+        estimated=is_table and (rows is not None or size is not None),
         first_block=first,
         last_block=last,
         windows=range_text(first, last, grid) if in_seconds and first is not None and last is not None else "",
@@ -94,6 +106,12 @@ async def load_content(connection: Connection, dataset: asyncpg.Record) -> Datas
         ],
         committed_at=row["committed_at"],
     )
+
+
+def _add(numbers: Iterable[int | None]) -> int | None:
+    """The sum; None if one of them is not known."""
+    known = list(numbers)
+    return None if None in known else sum(number or 0 for number in known)
 
 
 def _whole(number: Any) -> int | None:
