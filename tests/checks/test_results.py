@@ -115,6 +115,17 @@ def test_a_corrected_unit_goes_on(flow: WindowFlow) -> None:
     assert [(item["name"], item["passed"], item["attempt"]) for item in results[2:]] == [("not_null_token", False, 1)]
     failed = user.get("/v1/datasets/model/check-results?failed=true&check=not_null_token")["results"]
     assert [item["unit"] for item in failed] == ["0-9"]
+    pages: list[list[tuple[str, int]]] = []
+    until: str | None = ""
+    while until is not None:
+        page = user.get(f"/v1/datasets/model/check-results?limit=1{until and f'&until={until}'}")
+        pages.append([(item["name"], item["attempt"]) for item in page["results"]])
+        until = page.get("next")
+    assert [item for page in pages for item in page] == [(item["name"], item["attempt"]) for item in results]
+    assert len(pages) > 2
+    newest = results[0]["checked_at"]
+    since = user.get(f"/v1/datasets/model/check-results?since={newest}")["results"]
+    assert since == [item for item in results if item["checked_at"] == newest]
 
 
 def test_results_that_are_refused(flow: WindowFlow) -> None:

@@ -1,7 +1,10 @@
 """Every command that shows something: for people, for programs, without rows, on narrow terminals, with evil names."""
 
+import json
 import re
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -11,9 +14,10 @@ from tests.cli.conftest import Trace
 from tests.cli.fake_api import FakeApi
 from tests.cli.samples import EVIL, TASK, uuid
 from tracelake.errors import TraceError
+from tracelake.model.dag import CheckKind
 from tracelake.wire.audit import AuditPage, AuditRow
 from tracelake.wire.base import ErrorBody
-from tracelake.wire.checks import ChecksReply
+from tracelake.wire.checks import CheckResultRow, CheckResultsReply, ChecksReply
 from tracelake.wire.dags import DagsReply, DagVersionsReply
 from tracelake.wire.datasets import DatasetDetail, DatasetsReply, EventsPage, LineageReply
 from tracelake.wire.jobs import JobsReply
@@ -602,3 +606,37 @@ def test_rows_of_tables_are_about_so_many(trace: Trace, api: FakeApi) -> None:
     assert "rows about 12,345" in words
     assert "size about 3.3 MiB" in words
     assert '"estimated":true' in trace("datasets", "prices_out", "--json").out.replace(" ", "")
+
+
+def check_result(number: int, day: int, **changes: Any) -> CheckResultRow:
+    values: dict[str, Any] = {
+        "name": "not_null_a",
+        "kind": CheckKind.NOT_NULL,
+        "severity": "error",
+        "passed": True,
+        "checked_at": datetime(2026, 1, day, 12, 0, 0, number % 1_000_000, UTC),
+        "task_id": UUID(int=number),
+        "attempt": 1,
+        "dataset_version": UUID(int=1),
+    }
+    return CheckResultRow(**(values | changes))
+
+
+def test_checks_over_time_read_all_pages(trace: Trace, api: FakeApi) -> None:
+    first = [check_result(number, 31) for number in range(499)]
+    first.append(check_result(499, 31, passed=False, offending_rows=7))
+    until = first[-1].checked_at
+    second = [check_result(600, 30, passed=False, severity="warn", offending_rows=2)]
+    pages = iter(2 * [CheckResultsReply(results=first, next=until), CheckResultsReply(results=second)])
+    api.answers["GET /v1/datasets/prices_out/check-results"] = lambda _: next(pages)
+    lines = [line.split() for line in trace("checks", "prices_out", "--over-time", "--since", "7d").out.splitlines()]
+    assert lines[-2:] == [
+        ["2026-01-30", "not_null_a", "1", "0", "1", "2"],
+        ["2026-01-31", "not_null_a", "500", "1", "0", "7"],
+    ]
+    assert {"limit", "since"} <= set(api.calls[0].query)
+    assert "until" not in api.calls[0].query
+    assert "until" in api.calls[1].query
+    days = json.loads(trace("checks", "prices_out", "--over-time", "--json").out)["days"]
+    assert [(day["day"], day["evaluated"]) for day in days] == [("2026-01-30", 1), ("2026-01-31", 500)]
+    assert trace("checks", "--over-time").status == 2

@@ -172,6 +172,12 @@ ENDPOINTS = [
         SERVICE,
     ),
     Endpoint("internal", "/internal/tables-dropped", lambda t: {"dataset_uuids": [NOWHERE]}, SERVICE),
+    Endpoint(
+        "internal",
+        "/internal/tables-measured",
+        lambda t: {"tables": [{"dataset_uuid": NOWHERE, "rows": 1, "bytes": 1}]},
+        SERVICE,
+    ),
     Endpoint("public", "/v1/dlq-replay", lambda t: {"publish_ids": [NOWHERE]}, USER, optional=("publish_ids",)),
     Endpoint("public", "/v1/dlq-drop", lambda t: {"publish_ids": [NOWHERE]}, USER, optional=("publish_ids",)),
     Endpoint(

@@ -1,9 +1,15 @@
 """`trace checks`: what must hold for datasets, and what came of it."""
 
+from collections.abc import Awaitable, Iterable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
 import click
 from rich.text import Text
 
 from tracelake.cli.listing import Listing, ListingColumn, sections
+from tracelake.cli.options import TIME
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean
 from tracelake.client.user import UserClient
@@ -13,6 +19,8 @@ from tracelake.wire.checks import CheckResultRow, CheckRow
 
 _STYLES = {"passed": "green", "failed": "bold red", "warned": "yellow", "unknown": "dim"}
 _SHOWN_ROWS = 2
+MOST = 10_000
+"""Results that one command reads."""
 
 
 class DatasetChecks(Reply, frozen=True, kw_only=True):
@@ -28,13 +36,25 @@ class DatasetChecks(Reply, frozen=True, kw_only=True):
 @click.option("--failed", is_flag=True, help="Only checks that did not pass.")
 @click.option(
     "--limit",
-    type=click.IntRange(1, 500),
+    type=click.IntRange(1, MOST),
     default=20,
     show_default=True,
     help="How many results to show.",
 )
+@click.option("--since", type=TIME, help="Results since then: 30m, 2h, 7d, or a time like 2026-01-31T12:00:00Z.")
+@click.option(
+    "--over-time", is_flag=True, help=f"A summary of each day (UTC) and check, of the newest {MOST:,} results."
+)
 @user_command
-def command(session: Session, dataset: str | None, check: str | None, failed: bool, limit: int) -> None:
+def command(
+    session: Session,
+    dataset: str | None,
+    check: str | None,
+    failed: bool,
+    limit: int,
+    since: datetime | None,
+    over_time: bool,
+) -> None:
     """List the checks of all datasets, or show those of DATASET with their newest results.
 
     A unit fails a check if its newest result is that. `warned` is a check of severity `warn` that failed: its rows are
@@ -45,17 +65,26 @@ def command(session: Session, dataset: str | None, check: str | None, failed: bo
       trace checks
       trace checks transfers
       trace checks transfers --failed --limit 100 --json
+      trace checks transfers --over-time --since 7d
     """
     if dataset is None:
         if check is not None:
             raise click.UsageError("--check NAME needs a DATASET: checks of several datasets may have one name.")
+        if since is not None or over_time:
+            raise click.UsageError("--since and --over-time need a DATASET.")
         _show_all(session, failed=failed)
+        return
+    find = partial(find_results, name=dataset, check=check, failed=failed, since=since)
+    if over_time:
+        summary = session.ask(lambda client: _summarise(find(client, limit=MOST)), dataset=dataset)
+        session.show(days_listing(summary.days))
+        if summary.more:
+            session.say(f"Only the newest {MOST:,} results: name a --check, or a later --since.")
         return
 
     async def ask(client: UserClient) -> DatasetChecks:
         reply = await client.call(routes.LIST_CHECKS, dataset=dataset)
-        page = await client.call(routes.LIST_CHECK_RESULTS, name=dataset, check=check, failed=failed, limit=limit)
-        return DatasetChecks(checks=_chosen(reply.checks, failed=failed), results=page.results)
+        return DatasetChecks(checks=_chosen(reply.checks, failed=failed), results=await find(client, limit=limit))
 
     detail = session.ask(ask, dataset=dataset)
     if not detail.checks and not detail.results:
@@ -64,6 +93,75 @@ def command(session: Session, dataset: str | None, check: str | None, failed: bo
     session.show(*sections(("Checks", checks_listing(detail.checks)), ("Results", results_listing(detail.results))))
     if any(row.state == "failed" for row in detail.checks):  # a warning stops nothing
         session.hint("see why it waits", "why", dataset)
+
+
+async def find_results(
+    client: UserClient, *, limit: int, since: datetime | None, **filters: Any
+) -> list[CheckResultRow]:
+    """The newest results, page by page."""
+    results: list[CheckResultRow] = []
+    until: datetime | None = None
+    while len(results) < limit:
+        page_size = min(500, limit - len(results))
+        page = await client.call(routes.LIST_CHECK_RESULTS, since=since, until=until, limit=page_size, **filters)
+        results += page.results
+        until = page.next
+        if until is None:
+            break
+    return results[:limit]
+
+
+class CheckDay(Reply, frozen=True, kw_only=True):
+    """The results of one check of a day."""
+
+    day: str
+    check: str
+    evaluated: int
+    failed: int
+    warned: int
+    offending_rows: int
+
+
+class CheckDays(Reply, frozen=True, kw_only=True):
+    """What `--over-time --json` prints."""
+
+    days: list[CheckDay]
+    more: bool = False
+    """There are older results that were not read."""
+
+
+async def _summarise(results: Awaitable[list[CheckResultRow]]) -> CheckDays:
+    rows = await results
+    return CheckDays(days=summarise_days(rows), more=len(rows) >= MOST)
+
+
+def summarise_days(results: Iterable[CheckResultRow]) -> list[CheckDay]:
+    by_day: dict[tuple[str, str], list[CheckResultRow]] = {}
+    for row in results:
+        by_day.setdefault((row.checked_at.astimezone(UTC).date().isoformat(), row.name), []).append(row)
+    return [
+        CheckDay(
+            day=day,
+            check=check,
+            evaluated=len(rows),
+            failed=sum(not row.passed and row.severity == "error" for row in rows),
+            warned=sum(not row.passed and row.severity != "error" for row in rows),
+            offending_rows=sum(row.offending_rows or 0 for row in rows),
+        )
+        for (day, check), rows in sorted(by_day.items())
+    ]
+
+
+def days_listing(days: list[CheckDay]) -> Listing:
+    return Listing(
+        days,
+        ListingColumn("day", lambda row: row.day, whole=True),
+        ListingColumn("check", lambda row: clean(row.check)),
+        ListingColumn("evaluated", lambda row: row.evaluated, right=True),
+        ListingColumn("failed", lambda row: row.failed, right=True),
+        ListingColumn("warned", lambda row: row.warned, right=True),
+        ListingColumn("offending rows", lambda row: row.offending_rows, right=True),
+    )
 
 
 def _show_all(session: Session, *, failed: bool) -> None:

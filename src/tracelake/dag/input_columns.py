@@ -19,15 +19,15 @@ def check_by(item: InputDraft, columns: DatasetColumns) -> None:
         return
     place = item.record.at("by")
     fitting = [column.name for column in columns.columns if _is_position(column)]
-    named = next((column for column in columns.columns if column.name == name), None)
-    if named is None:
+    column = next((item for item in columns.columns if item.name == name), None)
+    if column is None:
         if columns.complete:
             names = fitting or [column.name for column in columns.columns]
             hint = place.problems.did_you_mean(name, names) or _list_positions(fitting)
             place.problem("unknown_column", f"The input has no column {shown(name)}.", hint)
-    elif not _is_position(named):
+    elif not _is_position(column):
         message = (
-            f"The column {shown(name)} is {parse_type(named.type)}, and `by` takes a time, a date or a whole number."
+            f"The column {shown(name)} is {parse_type(column.type)}, and `by` takes a time, a date or a whole number."
         )
         place.problem("by_type", message, _list_positions(fitting))
 
@@ -40,14 +40,14 @@ def check_previous(item: InputDraft, columns: DatasetColumns) -> None:
     own = {column.name.lower(): column for column in columns.columns}  # SQL does not tell names apart by case
     for name, kind in item.record.values["columns"].items():
         key, value = places[name]
-        written = own.get(name.lower())
-        if written is None:
+        own_column = own.get(name.lower())
+        if own_column is None:
             if columns.complete:
                 names = [column.name for column in columns.columns]
                 hint = key.problems.did_you_mean(name, names) or f"It writes {one_of(names[:_SHOWN])}."
                 key.problem("unknown_column", f"The job writes no column {shown(name)}.", hint)
         elif isinstance(kind, str):
-            own_type = parse_type(written.type)
+            own_type = parse_type(own_column.type)
             try:
                 compare(parse_type(SPARK_NAMES.get(kind, kind)), own_type)
             except TypeMismatchError:

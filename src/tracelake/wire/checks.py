@@ -70,6 +70,9 @@ class CheckResultRow(Reply, frozen=True, kw_only=True, omit_defaults=True):
 
 class CheckResultsReply(Reply, frozen=True, kw_only=True):
     results: list[CheckResultRow]
+    next: datetime | None = None
+    """`until` of the next page, if there may be one. Results of one moment are on one page, so a page may have more
+    than `limit`."""
 
 
 # What the Query Service asks the Dispatcher

@@ -466,7 +466,8 @@ LIST_CHECK_RESULTS = Route(
     _READER, "GET", "/v1/datasets/{name}/check-results", "Results of the checks of a dataset, newest first",
     NoneType, checks.CheckResultsReply,
     query=(p.label("check", "Of the check with this name."), p.flag("failed", "Only checks that did not pass."),
-           p.limit()))
+           p.time("since", "Checked at this time or later."), p.limit(),
+           p.time("until", "Checked before this time: that of the last result of the page before.")))
 SHOW_LINEAGE = Route(
     _READER, "GET", "/v1/datasets/{name}/lineage", "Which task wrote each unit, from which inputs",
     NoneType, LineageReply,

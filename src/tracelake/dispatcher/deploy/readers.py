@@ -81,13 +81,13 @@ def estimate_readers(
     computing, stale = _follow(readers, moved)
     rows = []
     for names, is_stale in ((computing, False), (stale, True)):
-        chosen = [reader for reader in readers if reader.name in names]
+        readers_of_kind = [reader for reader in readers if reader.name in names]
         estimate = UnitEstimate(
-            Dag(name="", jobs=tuple(map(_beside_others, chosen)), publish=()),
+            Dag(name="", jobs=tuple(map(_beside_others, readers_of_kind)), publish=()),
             frozenset(names),
             frozenset(),
-            {(reader.name, 0): reader.generation for reader in chosen if reader.generation is not None},
-            {str(uuid): (uuid, version) for reader in chosen for uuid, version in reader.inputs},
+            {(reader.name, 0): reader.generation for reader in readers_of_kind if reader.generation is not None},
+            {str(uuid): (uuid, version) for reader in readers_of_kind for uuid, version in reader.inputs},
             extents,
         )
         for item in estimate.rebuilds():

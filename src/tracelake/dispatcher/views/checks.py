@@ -1,5 +1,6 @@
 """Checks of active versions with their newest results, and results over time."""
 
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -61,7 +62,9 @@ _RESULTS = """
                  attempt, dataset_uuid, dataset_version
           FROM check_results
           WHERE dataset_uuid = $1 AND org_id = $2 AND ($3::text IS NULL OR name = $3) AND NOT (passed AND $4)
-          ORDER BY checked_at DESC, task_id, name LIMIT $5) r
+            AND checked_at >= coalesce($6::timestamptz, '-infinity')
+            AND checked_at < coalesce($7::timestamptz, 'infinity')
+          ORDER BY checked_at DESC FETCH FIRST $5 ROWS WITH TIES) r
     LEFT JOIN dataset_versions g USING (dataset_uuid, dataset_version)
     ORDER BY r.checked_at DESC, r.task_id, r.name"""
 
@@ -175,15 +178,26 @@ def _unit(result: asyncpg.Record) -> str | None:
 
 
 async def list_results(
-    connection: Connection, org_id: UUID, name: str, *, check: str | None, failed: bool, limit: int
+    connection: Connection,
+    org_id: UUID,
+    name: str,
+    *,
+    check: str | None,
+    failed: bool,
+    limit: int,
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> CheckResultsReply:
     """The newest first."""
     dataset_uuid = await connection.fetchval(_DATASET, org_id, name)
     if dataset_uuid is None:
         raise TraceError("dataset_not_found")
-    rows = await connection.fetch(_RESULTS, dataset_uuid, org_id, check, failed, limit)
+    rows = await connection.fetch(_RESULTS, dataset_uuid, org_id, check, failed, limit, since, until)
     return CheckResultsReply(
-        results=[to_struct(CheckResultRow, row, unit=_unit(row), sample=from_json(row["sample"]) or []) for row in rows]
+        next=rows[-1]["checked_at"] if len(rows) >= limit else None,
+        results=[
+            to_struct(CheckResultRow, row, unit=_unit(row), sample=from_json(row["sample"]) or []) for row in rows
+        ],
     )
 
 

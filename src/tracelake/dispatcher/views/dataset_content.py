@@ -110,8 +110,8 @@ async def load_content(connection: Connection, dataset: asyncpg.Record) -> Datas
 
 def _add(numbers: Iterable[int | None]) -> int | None:
     """The sum; None if one of them is not known."""
-    known = list(numbers)
-    return None if None in known else sum(number or 0 for number in known)
+    addends = list(numbers)
+    return None if None in addends else sum(number or 0 for number in addends)
 
 
 def _whole(number: Any) -> int | None:
