@@ -13,10 +13,11 @@ from tracelake.dag.draft import Draft, JobDraft, PublishDraft
 from tracelake.dag.kinds import DocumentPlace, Record
 from tracelake.dag.nodes import ListNode, MapNode
 from tracelake.dag.problems import one_of, shown
-from tracelake.dag.schedule import ScheduleError, parse_schedule, time_zone_names
+from tracelake.dag.schedule import ScheduleError, parse_schedule
 from tracelake.errors import TraceError
 from tracelake.model.dag import Activation, OutputAddress, SourceKind, Strategy
 from tracelake.model.runtime import DISPATCHER, LAMBDA, Runtime, RuntimeKind
+from tracelake.model.time_zones import time_zone_names
 
 UDF_OPERATOR = "udf"
 _UNKNOWN_CONFIG_FIELD = re.compile("there is no field `(.+)`")

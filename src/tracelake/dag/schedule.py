@@ -8,8 +8,6 @@ one of them is enough. Five fields are due at the full minute: they mean the sam
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
-from importlib import resources
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -98,13 +96,6 @@ def parse_schedule(text: str) -> Schedule:
     if schedule.any_weekday and all(min(days) > _LONGEST_MONTH.get(month, 31) for month in months):
         raise ScheduleError("No month that it names has such a day: it would never come due.")
     return schedule
-
-
-@cache
-def time_zone_names() -> frozenset[str]:
-    """The time zones that a schedule may have: those of the pinned IANA database, so the same on every machine."""
-    names = resources.files("tzdata").joinpath("zones").read_text(encoding="ascii").split()
-    return frozenset(names) - {"Factory"}  # it stands for a machine whose zone was never set
 
 
 def has_seconds(text: str) -> bool:

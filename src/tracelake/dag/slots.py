@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
-from zoneinfo import ZoneInfo
 
 from tracelake.dag.schedule import Schedule, parse_schedule
+from tracelake.model.time_zones import time_zone as load_zone
 
 _HORIZON_DAYS = 41 * 366
 """29 February on a given weekday may be 40 years away; no slot is further."""
@@ -48,7 +48,7 @@ class ScheduleSlots:
     @staticmethod
     @lru_cache(maxsize=10_000)
     def of(schedule: str, time_zone: str) -> "ScheduleSlots":
-        return ScheduleSlots(parse_schedule(schedule), ZoneInfo(time_zone))
+        return ScheduleSlots(parse_schedule(schedule), load_zone(time_zone))
 
     @property
     def every_hour(self) -> bool:

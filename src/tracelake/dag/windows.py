@@ -8,8 +8,8 @@ from tracelake.catalogue import CATALOGUE, RangeAggregatorConfig, RangeSplitterC
 from tracelake.dag.draft import Draft, InputDraft, JobDraft
 from tracelake.dag.kinds import DocumentPlace, Record
 from tracelake.dag.problems import shown
-from tracelake.dag.schedule import time_zone_names
 from tracelake.model.dag import Activation, Input, OutputAddress, ReadMode, Strategy, UnitGrid
+from tracelake.model.time_zones import time_zone_names
 
 WINDOW_OPERATORS = frozenset({"spark_sql", "token_metadata"})
 """Operators that can read more than the unit of their task."""
@@ -82,7 +82,10 @@ def _check_grid(units: Record) -> None:
             hint = hint or "Use a name of the IANA database: `Europe/Berlin`."
             place.problem("unknown_time_zone", f"There is no time zone {shown(zone)}.", hint)
         elif units.get("grain") == "hour" and zone != _UTC:
-            message = "Hours are those of UTC in every zone."
+            message = (
+                "Units of an hour are the hours of UTC. Where a zone is whole hours away from UTC, they are hours of"
+                " its clock, too; elsewhere, as in Asia/Kolkata, hours of the clock are not supported."
+            )
             units.at("time_zone").problem("units_field", message, "Remove it, or use a day, a week or a month.")
 
 

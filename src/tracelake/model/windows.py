@@ -6,17 +6,21 @@ hours when the clock changes, and a date that a zone left out has no window.
 """
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
-from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from tracelake.model.dag import UnitGrid
+from tracelake.model.time_zones import time_zone
 
 HOUR = 3600
 LAST_POSITION = 2**63 - 1
 LAST_SECOND = 253_370_592_000 - 1
 """Of the year 9998 in every zone: calendars end in the year after."""
+LAST_TIME = 2**32 - 1
+"""The latest time that a block may have, in the year 2106: as far as the column `timestamp` of `evm_ingest` counts. It
+bounds how many windows a unit can lie in, and calendars have all windows around it."""
 MOST_LOOKBACK = 10_000
 _SPELLINGS = {
     "hour": (re.compile(r"\d{4}-\d{2}-\d{2}[ T]\d{2}:00"), "2026-03-03 13:00"),
@@ -47,7 +51,7 @@ def window_at(grid: UnitGrid, position: int) -> Window:
     if grid.grain == "hour":
         start = position - position % HOUR
         return Window(start, start + HOUR - 1)
-    zone = _zone(grid.time_zone)
+    zone = time_zone(grid.time_zone)
     day = datetime.fromtimestamp(position, zone).date()
     first = _first_day(grid, day)
     # Of a midnight that the clock skips or repeats, the earlier moment counts.
@@ -64,33 +68,55 @@ def previous_window(grid: UnitGrid, window: Window) -> Window | None:
 
 
 def shift_window(grid: UnitGrid, window: Window, grains: int) -> Window:
-    """The window so many grains later; earlier if negative, at most back to the first of the axis."""
-    if grid.by == "blocks":
-        assert grid.size is not None
-        return window_at(grid, max(0, window.start + grains * grid.size))
-    if grid.grain == "hour":
-        return window_at(grid, max(0, window.start + grains * HOUR))
-    for _ in range(abs(grains)):
-        following = next_window(grid, window) if grains > 0 else previous_window(grid, window)
-        if following is None:
-            break
-        window = following
-    return window
+    """The window so many grains later by the calendar; earlier if negative, at most back to the first of the axis."""
+    size = HOUR if grid.grain == "hour" else grid.size
+    if size is not None:
+        return window_at(grid, max(0, min(window.start + grains * size, LAST_POSITION)))
+    zone = time_zone(grid.time_zone)
+    first = _first_day(grid, datetime.fromtimestamp(window.start, zone).date())
+    return window_at(grid, max(0, _midnight(_shift_day(grid, first, grains), zone)))
+
+
+def iterate_windows(grid: UnitGrid, start: int, end: int) -> Iterator[Window]:
+    """All windows that overlap the range, in order, each made when it is asked for: there may be millions."""
+    window = window_at(grid, start)
+    yield window
+    while window.end < end:
+        window = next_window(grid, window)
+        yield window
 
 
 def windows_between(grid: UnitGrid, start: int, end: int) -> list[Window]:
-    """All windows that overlap the range, in order."""
-    windows = [window_at(grid, start)]
-    while windows[-1].end < end:
-        windows.append(next_window(grid, windows[-1]))
-    return windows
+    """All windows that overlap the range, in order, for ranges that are known to be short."""
+    return list(iterate_windows(grid, start, end))
+
+
+def count_windows(grid: UnitGrid, start: int, end: int) -> int:
+    """How many windows overlap the range, by the calendar: a date that a zone left out counts."""
+    size = HOUR if grid.grain == "hour" else grid.size
+    if size is not None:
+        return end // size - start // size + 1
+    zone = time_zone(grid.time_zone)
+    first, last = (_first_day(grid, datetime.fromtimestamp(second, zone).date()) for second in (start, end))
+    if grid.grain == "month":
+        return (last.year - first.year) * 12 + last.month - first.month + 1
+    return (last - first).days // (7 if grid.grain == "week" else 1) + 1
+
+
+def dates_between(name: str, start: int, end: int) -> tuple[date, date]:
+    """The first and the last date whose first moment in the time zone is in the range; in the wrong order if none."""
+    zone = time_zone(name)
+    first, last = (datetime.fromtimestamp(second, zone).date() for second in (start, end))
+    if start > 0 and _midnight(first, zone) < start:
+        first += timedelta(days=1)
+    return first, last
 
 
 def describe_window(grid: UnitGrid, window: Window) -> str:
     """The window as people write it: `2026-03-03`, `2026-03-03 13:00`, `2026-W10`, `2026-03`, `5000-9999`."""
     if grid.by == "blocks":
         return f"{window.start}-{window.end}"
-    moment = datetime.fromtimestamp(window.start, UTC if grid.grain == "hour" else _zone(grid.time_zone))
+    moment = datetime.fromtimestamp(window.start, UTC if grid.grain == "hour" else time_zone(grid.time_zone))
     if grid.grain == "hour":
         return f"{moment:%Y-%m-%d %H:00}"
     if grid.grain == "day":
@@ -139,17 +165,12 @@ def _parse_window(grid: UnitGrid, text: str) -> Window:
         day = date.fromisoformat(
             {"week": f"{text.strip()}-1", "month": f"{text.strip()}-01"}.get(grid.grain, text.strip())
         )
-        window = window_at(grid, max(0, _midnight(day, _zone(grid.time_zone))))
+        window = window_at(grid, max(0, _midnight(day, time_zone(grid.time_zone))))
     except (ValueError, OverflowError):
         raise ValueError(problem) from None
     if describe_window(grid, window) != text.strip():
         raise ValueError(f"{text.strip()} is no window: the clock of {grid.time_zone} leaves it out")
     return window
-
-
-@lru_cache(maxsize=64)
-def _zone(name: str) -> ZoneInfo:
-    return ZoneInfo(name)
 
 
 def _first_day(grid: UnitGrid, day: date) -> date:
@@ -159,9 +180,14 @@ def _first_day(grid: UnitGrid, day: date) -> date:
 
 
 def _next_first_day(grid: UnitGrid, first: date) -> date:
+    return _shift_day(grid, first, 1)
+
+
+def _shift_day(grid: UnitGrid, first: date, grains: int) -> date:
     if grid.grain == "month":
-        return (first + timedelta(days=32)).replace(day=1)
-    return first + timedelta(days=7 if grid.grain == "week" else 1)
+        years, month = divmod(first.month - 1 + grains, 12)
+        return first.replace(year=first.year + years, month=month + 1)
+    return first + timedelta(days=grains * (7 if grid.grain == "week" else 1))
 
 
 def _midnight(day: date, zone: ZoneInfo) -> int:

@@ -16,7 +16,7 @@ from tracelake.dispatcher.deploy.hashes import Address
 from tracelake.dispatcher.deploy.outputs import Generation
 from tracelake.dispatcher.records import columns
 from tracelake.model.dag import Dag, Input, JobDocument, ReadMode, UnitGrid
-from tracelake.model.windows import HOUR, LAST_SECOND, Window, next_window, window_at
+from tracelake.model.windows import LAST_SECOND, Window, count_windows
 from tracelake.wire.dags import JobRebuild
 
 MOST = 10_000
@@ -160,11 +160,6 @@ def _count_windows(grid: UnitGrid, blocks: Window | None, times: Window | None) 
     positions = blocks if grid.by == "blocks" else times
     if positions is None or (grid.by == "time" and not 0 <= positions.start <= positions.end <= LAST_SECOND):
         return UnitExtent(None, blocks, times, grid)
-    size = HOUR if grid.grain == "hour" else grid.size
-    if size is not None:
-        units = min(positions.end // size - positions.start // size + 1, MOST + 1)
-    else:
-        units, window = 1, window_at(grid, positions.start)
-        while window.end < positions.end and units <= MOST:
-            units, window = units + 1, next_window(grid, window)
-    return UnitExtent(units, blocks, times, grid, about=True)
+    return UnitExtent(
+        min(count_windows(grid, positions.start, positions.end), MOST + 1), blocks, times, grid, about=True
+    )
