@@ -95,8 +95,8 @@ def test_a_canceled_unit_is_one_and_a_rewrite_that_was_skipped_is_not(windows: W
 
 def test_windows_of_time_are_told_as_dates_and_empty_ones_are_not_missing(windows: WindowFlow) -> None:
     deploy(windows, DAYS)
-    windows.times = lambda start, _end: (start * 8640, start * 8640 + 100)
-    for start in (0, 30):  # the days 0 and 3
+    windows.times = lambda start, _end: (start * 3 * 8640, start * 3 * 8640 + 100)
+    for start in (0, 10):  # the days 0 and 3, without a block between them
         windows.finish(announce(windows, start, start + 9), "x")
     ready = sorted((task["unit"]["start"], task["task_id"]) for task in windows.tasks("model", "Queued"))
     assert [start // 86_400 for start, _ in ready] == [0, 1, 2, 3], "days without blocks are computed too"

@@ -11,7 +11,7 @@ from tracelake.model.dag import CheckKind, CheckSeverity, ColumnType, Schema
 from tracelake.wire.base import Cursor, Reply, Request, Sha256, ShortText, Uri
 from tracelake.wire.direct import DirectTable
 from tracelake.wire.head_progress import HeadProgress
-from tracelake.wire.units import EventIn
+from tracelake.wire.units import EventIn, check_block_time
 
 FinalStatus = Literal["Completed", "Failed", "Canceled"]
 ErrorCode = Literal["worker_stopping", "check_failed"]
@@ -93,7 +93,7 @@ class DatasetPublished(Request, frozen=True, kw_only=True, omit_defaults=True):
     time_min: Cursor | None = None
     time_max: Cursor | None = None
     """Times of the first and the last block of the unit, in seconds since 1970. Without them, those of the units that
-    the task reads are recorded."""
+    the task reads are recorded. A genesis block with the timestamp 0 has no time."""
     table_start: Cursor | None = None
     """For files that hold rows of the table of a live dataset: the first position that the table ever had. The boundary
     of the dataset moves over them, and nothing is announced."""
@@ -101,6 +101,7 @@ class DatasetPublished(Request, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         check_range(self.range_start, self.range_end, "range_start", "range_end")
         check_range(self.time_min, self.time_max, "time_min", "time_max")
+        check_block_time(self.time_max)
 
 
 class SparkMetrics(Request, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from tracelake.model.dag import OutputCheck, ReadMode
+from tracelake.model.windows import LAST_TIME
 from tracelake.wire.base import MAX_PARTITION_KEY_BYTES, Cursor, PartitionKey, Request, Revision, ShortText
 
 Scalar = str | int | float | bool | None
@@ -64,6 +65,8 @@ class ReadScope(Request, frozen=True, kw_only=True, omit_defaults=True):
     first: Cursor | None = None
     last: Cursor | None = None
     """Only rows in which `column` is `first` to `last`: a block number, or a time in seconds since 1970."""
+    time_zone: ShortText | None = None
+    """Whose days the dates in `column` are; absent: those of UTC."""
     columns: dict[str, ShortText] | None = None
     """The columns of an empty relation that has no files to tell them: names and types of Spark."""
 
@@ -115,6 +118,8 @@ class EventIn(Request, frozen=True, kw_only=True, omit_defaults=True):
         if (self.cursor is None) == (self.partition_key is None):
             raise ValueError("an event has either a cursor or a partition_key")
         check_partition(self.partition_key, self.start, self.end)
+        if self.invalidates is not None:
+            check_block_time(self.invalidates.time_max)
         if self.first is None and not self.times:
             return
         last = self.last_position
@@ -124,10 +129,20 @@ class EventIn(Request, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("first and start are the same position")
         if self.times and len(self.times) != last - self.first + 1:
             raise ValueError("times has one time for each position")
+        check_block_time(max(self.times, default=None))
 
     @property
     def last_position(self) -> int | None:
         return self.cursor if self.cursor is not None else self.end
+
+
+def check_block_time(time: int | None) -> None:
+    """Checks that a time of a block is one: any number would be windows of millions of years for whoever reads on."""
+    if time is not None and time > LAST_TIME:
+        raise ValueError(
+            f"expected the time of a block in seconds since 1970, at most {LAST_TIME}, received {time}:"
+            " divide milliseconds by 1000"
+        )
 
 
 def check_partition(partition_key: str | None, start: int | None, end: int | None) -> None:

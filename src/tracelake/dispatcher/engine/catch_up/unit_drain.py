@@ -28,11 +28,17 @@ class UnitDrain:
     writer: Writer
     metrics: Metrics
     pace: BackgroundPace
+    _last: tuple[UUID, UUID] | None = None
+    """Where the round ended that had more nodes than it took. The next one goes on behind it: nobody's nodes come first
+    each time."""
 
     async def run_once(self) -> int:
         """Handles one page for each node that has units to be looked at; returns how many units."""
         async with self.store.connection() as connection:
-            nodes = await pending_units.list_due_nodes(connection, _NODES_A_ROUND)
+            nodes = await pending_units.list_due_nodes(connection, _NODES_A_ROUND, self._last)
+            if not nodes and self._last is not None:
+                nodes = await pending_units.list_due_nodes(connection, _NODES_A_ROUND)
+        self._last = nodes[-1] if len(nodes) == _NODES_A_ROUND else None
         return await self.pace.work_through(nodes, self._take_on)
 
     async def _take_on(self, place: tuple[UUID, UUID]) -> int:
@@ -42,10 +48,16 @@ class UnitDrain:
                 return 0
             consumer = (await self.directory.nodes(connection, [node_id]))[node_id]
             states = await edges.lock(connection, {(node_id, item.input_index) for item in consumer.inputs})
-            units = await pending_units.load_due(connection, org_id, node_id, min(AT_ONCE, self.pace.page(AT_ONCE)))
+            page = min(AT_ONCE, self.pace.page(AT_ONCE))
+            units = await pending_units.load_due(connection, org_id, node_id, page)
             scope = RoutingScope({}, states)
-            for unit in units:
-                scope.touched.add(consumer, unit)
+            for item in units:
+                if not item.is_several:
+                    scope.touched.add(consumer, item.unit)
+            several = next((item for item in units if item.is_several), None)
+            if several is not None:
+                changed_units = self.writer.router.changed_units
+                await changed_units.touch_more(connection, consumer, several, scope.touched, page)
             created_tasks = await self.writer.create_units(connection, WritePlan(), scope)
         self.metrics.created_tasks.labels("drain").inc(len(created_tasks))
         logger.debug("settled units", extra={"units": len(units), "tasks": len(created_tasks)})

@@ -7,6 +7,7 @@ that runs is waited for.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from uuid import UUID
 
 import msgspec
@@ -15,49 +16,32 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.engine.limits import limit_keys_of
 from tracelake.dispatcher.engine.plan import NewTask, RoutedEvent, WakeTarget, wake_of
-from tracelake.dispatcher.engine.routing import coverage, pending_units
+from tracelake.dispatcher.engine.routing import coverage, pending_units, unit_times
 from tracelake.dispatcher.engine.routing.coverage import NewestRevision, Presence
 from tracelake.dispatcher.engine.routing.directory import Consumer, ConsumerInput
 from tracelake.dispatcher.engine.routing.drafts import TaskDrafts
 from tracelake.dispatcher.engine.routing.pending_units import ChangedUnit, WaitingUnit
+from tracelake.dispatcher.engine.routing.unit_times import UnitTimes
 from tracelake.dispatcher.engine.routing.units import ALL_INPUTS, UnitRequest, draft
 from tracelake.dispatcher.engine.routing.upstream_graph import UpstreamGraph, UpstreamGraphs
 from tracelake.dispatcher.engine.routing.window_inputs import PREVIOUS_OPEN, Obstacle, WindowInputs
-from tracelake.dispatcher.engine.tables import table_units
 from tracelake.dispatcher.slices import pause_between
 from tracelake.model.dag import ReadMode, UnitGrid
 from tracelake.model.ids import new_id
 from tracelake.model.task import RevisionKind
-from tracelake.model.windows import LAST_POSITION, Window, next_window, shift_window, windows_between
-from tracelake.wire.units import Invalidates, ReadScope, TaskInput, Unit
+from tracelake.model.windows import (
+    LAST_POSITION,
+    LAST_TIME,
+    Window,
+    iterate_windows,
+    next_window,
+    shift_window,
+    window_at,
+)
+from tracelake.wire.units import ReadScope, TaskInput, Unit
 
 AT_ONCE = 100
 """How many units of one node are settled in the transaction that hears of a change; the drain loop settles the rest."""
-
-# Of every revision of the unit: one whose times changed was in other windows before. The times of the blocks around it
-# show the windows between that have no block, and the one behind it that may be complete only now.
-_TIMES = """
-    SELECT min(m.time_min) AS time_min, max(m.time_max) AS time_max, (
-        SELECT b.time_max FROM readable_units b
-        WHERE b.dataset_uuid = $1 AND b.dataset_version = $2 AND b.range_start < $3
-        ORDER BY b.range_start DESC LIMIT 1) AS before, (
-        SELECT a.time_min FROM readable_units a
-        WHERE a.dataset_uuid = $1 AND a.dataset_version = $2 AND a.range_start > $3
-        ORDER BY a.range_start LIMIT 1) AS behind
-    FROM manifests m WHERE m.dataset_uuid = $1 AND m.dataset_version = $2 AND m.unit = $4"""
-
-_UNIT_OF_CURSOR = """
-    SELECT range_start, range_end FROM dataset_units
-    WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $3 ORDER BY range_start DESC LIMIT 1"""
-
-_TIMES_BETWEEN = """
-    SELECT min(time_min) AS time_min, max(time_max) AS time_max, NULL::bigint AS before,
-           NULL::bigint AS behind FROM dataset_units
-    WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $4 AND range_end >= $3
-      AND range_start >= coalesce((SELECT max(range_start) FROM dataset_units
-                                   WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $3), 0)"""
-
-_INVALIDATES = msgspec.json.Decoder(Invalidates)
 
 
 @dataclass(eq=False)
@@ -110,7 +94,7 @@ class ChangedUnits:
         if consumer.spec(item).read is ReadMode.ALL:
             await self._touch_existing(connection, consumer, change, touched)
             return
-        for span in await self._positions(connection, event, item):
+        for span in await unit_times.read_positions(connection, event, item):
             await self._touch_span(connection, graph, event, consumer, item, change, span, touched)
 
     async def _touch_span(
@@ -126,6 +110,8 @@ class ChangedUnits:
     ) -> None:
         spec, grid = consumer.spec(item), consumer.job.units
         if spec.read is ReadMode.PREVIOUS:
+            if span.end >= _last_position(grid):
+                return
             if grid is not None:
                 touched.add(consumer, replace(change, window=next_window(grid, span)))
             else:
@@ -137,11 +123,11 @@ class ChangedUnits:
                     first=True,
                 )
             return
+        spans = [UnitTimes(span)]
         if WindowInputs(connection, graph).is_in_seconds(consumer) and not graph.is_in_seconds(item.generation):
-            for times in await self._times(connection, event, item, span):
-                await self._touch_times(connection, consumer, item, change, *times, touched)
-            return
-        await self._touch_times(connection, consumer, item, change, span, span, touched)
+            spans = await self._times(connection, event, item, span)
+        for times in spans:
+            await self._touch_times(connection, consumer, item, change, times, touched)
 
     async def _touch_times(
         self,
@@ -149,34 +135,67 @@ class ChangedUnits:
         consumer: Consumer,
         item: ConsumerInput,
         change: ChangedUnit,
-        span: Window,
-        around: Window,
+        times: UnitTimes,
         touched: TouchedUnits,
     ) -> None:
-        """`span` and what lies `around` it are positions of the consumer's own units."""
-        spec, grid = consumer.spec(item), consumer.job.units
+        """`times` are positions of the consumer's own units."""
+        spec, grid, span = consumer.spec(item), consumer.job.units, times.span
         if spec.read is ReadMode.UNIT and grid is None:
             touched.add(consumer, replace(change, window=span))
             return
-        if grid is not None and spec.read is not ReadMode.LATEST:
-            windows = _windows_reading(grid, span, spec.lookback)
-            if around != span:
-                windows += await self._not_computed(
-                    connection, consumer, [w for w in _windows_reading(grid, around, spec.lookback) if w not in windows]
-                )
-            for number, window in enumerate(windows):
-                await pause_between(number)
-                touched.add(consumer, replace(change, window=window))
+        if grid is not None and spec.read is not ReadMode.LATEST and span.start <= _last_position(grid):
+            own = _range_reading(grid, span, spec.lookback)
+            await self._touch_range(connection, consumer, replace(change, window=own), touched)
+            for neighbour in times.neighbours:
+                start, end = _range_reading(grid, neighbour, spec.lookback)
+                beside = (Window(start, min(end, own.start - 1)), Window(max(start, own.end + 1), end))
+                for part in beside:
+                    if part.start <= part.end:
+                        await self._touch_range(connection, consumer, replace(change, window=part), touched, new=True)
         if spec.read in (ReadMode.HISTORY, ReadMode.LATEST) or grid is None:
             end = LAST_POSITION if spec.read is not ReadMode.WINDOW else span.end
             await self._touch_existing(connection, consumer, replace(change, window=Window(span.start, end)), touched)
 
+    async def touch_more(
+        self, connection: Connection, consumer: Consumer, rest: WaitingUnit, touched: TouchedUnits, room: int
+    ) -> None:
+        """Notes the next of those windows that an earlier transaction left over."""
+        await pending_units.remove(connection, [rest.unit])
+        new = rest.reason == pending_units.MORE_NEW
+        await self._touch_range(connection, consumer, rest.unit, touched, new=new, room=room)
+
+    async def _touch_range(
+        self,
+        connection: Connection,
+        consumer: Consumer,
+        change: ChangedUnit,
+        touched: TouchedUnits,
+        *,
+        new: bool = False,
+        room: int = AT_ONCE,
+    ) -> None:
+        """Notes the windows of a range; `new`: those that may be complete only now.
+
+        A unit may lie in millions of windows. Those that do not fit into the transaction are left to the drain loop, as
+        one row for the rest of the range.
+        """
+        grid = consumer.job.units
+        assert grid is not None
+        room = max(1, room - len(touched.units.get(consumer.node_id, ())))
+        windows = list(islice(iterate_windows(grid, *change.window), room + 1))
+        if len(windows) > room and windows[-1].end < change.window.end:
+            rest = replace(change, window=Window(windows.pop().start, change.window.end))
+            await pending_units.save_rest(connection, rest, new=new)
+        if new:
+            windows = await self._not_computed(connection, consumer, windows)
+        for number, window in enumerate(windows):
+            await pause_between(number)
+            touched.add(consumer, replace(change, window=window))
+
     async def _not_computed(self, connection: Connection, consumer: Consumer, windows: list[Window]) -> list[Window]:
         """Those windows beside a changed unit that may be complete only now. Of others the unit changes nothing."""
-        if not windows or len(windows) > AT_ONCE:
-            return windows
         place = (connection, consumer.node_id, windows[0].start)
-        existing = await pending_units.list_existing(*place, windows[-1].end, 2 * AT_ONCE)
+        existing = set(await pending_units.list_existing(*place, windows[-1].end, 2 * AT_ONCE))
         pending = {unit.window for unit in await pending_units.load_from(*place, 2 * AT_ONCE)}
         return [window for window in windows if window in pending or window not in existing]
 
@@ -202,58 +221,15 @@ class ChangedUnits:
             if not first or window.start == start:
                 touched.add(consumer, replace(change, window=window))
 
-    async def _positions(self, connection: Connection, event: RoutedEvent, item: ConsumerInput) -> list[Window]:
-        """The range of the unit that the event announces, and the one that it declares wrong."""
-        spans: list[Window] = []
-        if event.range_start is not None and event.range_end is not None:
-            spans.append(Window(event.range_start, event.range_end))
-        elif event.cursor is not None and event.first_position is not None:
-            spans.append(Window(event.first_position, event.cursor))
-        elif event.cursor is not None:
-            row = await connection.fetchrow(_UNIT_OF_CURSOR, *item.generation, event.cursor)
-            if row is not None and row["range_end"] >= event.cursor:
-                spans.append(Window(row["range_start"], row["range_end"]))
-        if event.invalidates is not None:
-            wrong = _INVALIDATES.decode(event.invalidates)
-            spans.append(Window(wrong.start, wrong.end))
-        return spans
-
     async def _times(
         self, connection: Connection, event: RoutedEvent, item: ConsumerInput, span: Window
-    ) -> list[tuple[Window, Window]]:
-        """The times of these blocks, each without and with the blocks around them; none if they are unknown.
-
-        Of files, in all revisions together. Of a table that tasks write, those of now, and those from before the event.
-        """
-        if self.drafts.has_positions(item.generation):
-            spans = await self._times_of_table(connection, event, item, span)
-            if spans or self.drafts.is_direct_table(item.generation):
+    ) -> list[UnitTimes]:
+        generation = item.generation
+        if self.drafts.has_positions(generation):
+            spans = await unit_times.read_times_of_table(connection, event, generation, span)
+            if spans or self.drafts.is_direct_table(generation):
                 return spans
-        row = await connection.fetchrow(_TIMES, *item.generation, span.start, f"p:{span.start}-{span.end}")
-        assert row is not None
-        if row["time_min"] is None and event.invalidates is not None:  # not a unit, but a range over several
-            row = await connection.fetchrow(_TIMES_BETWEEN, *item.generation, *span)
-            assert row is not None
-        if row["time_min"] is None:
-            return []
-        times = [row[name] for name in ("time_min", "time_max", "before", "behind") if row[name] is not None]
-        return [(Window(row["time_min"], row["time_max"]), Window(min(times), max(times)))]
-
-    async def _times_of_table(
-        self, connection: Connection, event: RoutedEvent, item: ConsumerInput, span: Window
-    ) -> list[tuple[Window, Window]]:
-        spans: list[tuple[Window, Window]] = []
-        times = await table_units.read_times(connection, item.generation, *span)
-        if times is not None:
-            before = await table_units.read_times(connection, item.generation, span.start - 1, span.start - 1)
-            behind = await table_units.read_times(connection, item.generation, span.end + 1, span.end + 1)
-            around = [*times, *(before or ()), *(behind or ())]
-            spans.append((Window(*times), Window(min(around), max(around))))
-        wrong = None if event.invalidates is None else _INVALIDATES.decode(event.invalidates)
-        if wrong is not None and wrong.time_min is not None and wrong.time_max is not None:
-            former = Window(wrong.time_min, wrong.time_max)
-            spans.append((former, former))
-        return spans
+        return await unit_times.read_times(connection, event, generation, span)
 
     # --- which of them get a task
 
@@ -370,10 +346,13 @@ def _reads_previous(consumer: Consumer) -> bool:
     return any(item.read is ReadMode.PREVIOUS for item in consumer.job.inputs)
 
 
-def _windows_reading(grid: UnitGrid, span: Window, lookback: int) -> list[Window]:
+def _last_position(grid: UnitGrid | None) -> int:
+    """The last position that windows are made for. Behind it there is none, whatever an event says."""
+    return LAST_TIME if grid is not None and grid.by == "time" else LAST_POSITION - 1
+
+
+def _range_reading(grid: UnitGrid, span: Window, lookback: int) -> Window:
     """The windows that read a range: those that it lies in, and as many behind them as look back."""
-    windows = windows_between(grid, span.start, span.end)
-    last = shift_window(grid, windows[-1], lookback)
-    while windows[-1].start < last.start:
-        windows.append(next_window(grid, windows[-1]))
-    return windows
+    last = _last_position(grid)
+    first_window, last_window = (window_at(grid, min(position, last)) for position in span)
+    return Window(first_window.start, shift_window(grid, last_window, lookback).end)

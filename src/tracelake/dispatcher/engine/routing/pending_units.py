@@ -14,6 +14,12 @@ from tracelake.dispatcher.records import columns
 from tracelake.model.task import RevisionKind
 from tracelake.model.windows import Window
 
+MORE = "more_units"
+MORE_NEW = "more_units_new"
+"""Reasons of rows that stand for several windows side by side, which the drain loop goes through: all of them, or those
+that have no task yet."""
+
+_NOBODY = UUID(int=0)
 _COLUMNS = "node_id, unit_start, unit_end, org_id, changed_seq, revision_kind, traceparent"
 
 # Rows of versions that are not active stay: their edges show what they miss when they are active again.
@@ -23,7 +29,8 @@ _WAITING = f"""
     ORDER BY node_id, unit_start"""  # noqa: S608 - constants only
 
 _OVERLAPPING = f"""
-    SELECT {_COLUMNS} FROM pending_units WHERE node_id = $1 AND unit_end >= $2
+    SELECT {_COLUMNS} FROM pending_units
+    WHERE node_id = $1 AND unit_end >= $2 AND reason NOT IN ('{MORE}', '{MORE_NEW}')
     ORDER BY unit_start LIMIT $3"""  # noqa: S608 - constants only
 
 _SAVE = """
@@ -34,6 +41,16 @@ _SAVE = """
     ON CONFLICT (node_id, unit_start, unit_end) DO UPDATE
     SET changed_seq = greatest(p.changed_seq, excluded.changed_seq), reason = excluded.reason,
         revision_kind = excluded.revision_kind, waits_for = excluded.waits_for, due = excluded.due,
+        traceparent = coalesce(excluded.traceparent, p.traceparent)"""
+
+# Of two rows for one range, that for all windows is kept: it is the first of the two in order.
+_SAVE_REST = """
+    INSERT INTO pending_units AS p (node_id, unit_start, unit_end, org_id, changed_seq, revision_kind, traceparent,
+                                    reason, due)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, true)
+    ON CONFLICT (node_id, unit_start, unit_end) DO UPDATE
+    SET changed_seq = greatest(p.changed_seq, excluded.changed_seq), reason = least(p.reason, excluded.reason),
+        revision_kind = excluded.revision_kind, due = true,
         traceparent = coalesce(excluded.traceparent, p.traceparent)"""
 
 _REMOVE = """
@@ -55,7 +72,8 @@ _MARK_EXISTING = """
 
 _DUE_NODES = """
     WITH RECURSIVE n AS (
-        (SELECT org_id, node_id FROM pending_units WHERE due ORDER BY org_id, node_id LIMIT 1)
+        (SELECT org_id, node_id FROM pending_units WHERE due AND (org_id, node_id) > ($2, $3)
+         ORDER BY org_id, node_id LIMIT 1)
         UNION ALL
         SELECT f.org_id, f.node_id FROM n CROSS JOIN LATERAL (
             SELECT p.org_id, p.node_id FROM pending_units p
@@ -64,7 +82,7 @@ _DUE_NODES = """
     WHERE EXISTS (SELECT FROM edges e WHERE e.node_id = n.node_id AND e.phase <> 'Parked') LIMIT $1"""
 
 _DUE = f"""
-    SELECT {_COLUMNS} FROM pending_units WHERE org_id = $1 AND node_id = $2 AND due
+    SELECT {_COLUMNS}, reason FROM pending_units WHERE org_id = $1 AND node_id = $2 AND due
     ORDER BY unit_start LIMIT $3"""  # noqa: S608 - constants only
 
 # What waits for a task that has ended was passed by: whoever ended the task could not see the row yet.
@@ -98,6 +116,10 @@ class WaitingUnit:
     waits_for: UUID | None = None
     due: bool = False
 
+    @property
+    def is_several(self) -> bool:
+        return self.reason in (MORE, MORE_NEW)
+
 
 async def load_waiting(connection: Connection, task_ids: Collection[UUID]) -> list[ChangedUnit]:
     """The units that wait for the end of one of these tasks."""
@@ -109,13 +131,17 @@ async def load_from(connection: Connection, node_id: UUID, position: int, limit:
     return _units(await connection.fetch(_OVERLAPPING, node_id, position, limit))
 
 
-async def load_due(connection: Connection, org_id: UUID, node_id: UUID, limit: int) -> list[ChangedUnit]:
-    return _units(await connection.fetch(_DUE, org_id, node_id, limit))
+async def load_due(connection: Connection, org_id: UUID, node_id: UUID, limit: int) -> list[WaitingUnit]:
+    rows = await connection.fetch(_DUE, org_id, node_id, limit)
+    return [WaitingUnit(unit, row["reason"], due=True) for unit, row in zip(_units(rows), rows, strict=True)]
 
 
-async def list_due_nodes(connection: Connection, limit: int) -> list[tuple[UUID, UUID]]:
-    """org_id and node_id of active nodes that have units to be looked at."""
-    return [(row["org_id"], row["node_id"]) for row in await connection.fetch(_DUE_NODES, limit)]
+async def list_due_nodes(
+    connection: Connection, limit: int, after: tuple[UUID, UUID] | None = None
+) -> list[tuple[UUID, UUID]]:
+    """org_id and node_id of active nodes that have units to be looked at, in order, from behind one of them on."""
+    rows = await connection.fetch(_DUE_NODES, limit, *(after or (_NOBODY, _NOBODY)))
+    return [(row["org_id"], row["node_id"]) for row in rows]
 
 
 async def save(connection: Connection, units: Sequence[WaitingUnit]) -> None:
@@ -126,6 +152,13 @@ async def save(connection: Connection, units: Sequence[WaitingUnit]) -> None:
     ]  # fmt: skip
     if rows:
         await connection.execute(_SAVE, *columns(rows))
+
+
+async def save_rest(connection: Connection, change: ChangedUnit, *, new: bool) -> None:
+    """Leaves the windows of a range, at least two, to the drain loop; `new`: those of them that have no task."""
+    reason = MORE_NEW if new else MORE
+    place = (change.node_id, *change.window, change.org_id)
+    await connection.execute(_SAVE_REST, *place, change.changed_seq, change.kind, change.traceparent, reason)
 
 
 async def remove(connection: Connection, units: Iterable[ChangedUnit]) -> None:

@@ -24,7 +24,7 @@ from tracelake.dispatcher.engine.routing.directory import Consumer, ConsumerInpu
 from tracelake.dispatcher.engine.routing.upstream_graph import UpstreamGraph
 from tracelake.dispatcher.engine.tables import table_units
 from tracelake.model.dag import Input, ReadMode
-from tracelake.model.windows import LAST_POSITION, Window, previous_window, shift_window, window_at
+from tracelake.model.windows import LAST_POSITION, LAST_TIME, Window, previous_window, shift_window, window_at
 from tracelake.wire.units import ReadScope
 
 NOT_ANNOUNCED = "input_empty"
@@ -189,9 +189,11 @@ class WindowInputs:
     # --- inputs
 
     async def _check_begun(self, consumer: Consumer, window: Window) -> None:
-        """Raises Obstacle if no input has reached a window that is computed as its inputs grow.
+        """Raises Obstacle if no input knows anything of a window that is computed as its inputs grow: they have not
+        reached it, or it lies in a gap.
 
-        Otherwise each unit of a running state would bring along the next one, without end.
+        Otherwise each unit of a running state would bring along the next one, without end, and a gap of years would
+        be as many tasks without rows.
         """
         grid = consumer.job.units
         if grid is None or grid.when == "complete":
@@ -200,15 +202,32 @@ class WindowInputs:
         for item in consumer.inputs:
             if consumer.spec(item).read not in (ReadMode.UNIT, ReadMode.WINDOW, ReadMode.HISTORY):
                 continue
-            if grid.by == "time" and not self.graph.is_in_seconds(item.generation):
-                if await self._unit_by_time(item.generation, window.start) is not None:
-                    return
-                reason = await self._why_not_passed(item.generation)
-            else:
-                newest = await self._unit_at(item.generation, LAST_POSITION)
-                if newest is not None and newest.end >= window.start:
-                    return
+            by_time = grid.by == "time" and not self.graph.is_in_seconds(item.generation)
+            find = self._why_unknown_time if by_time else self._why_unknown
+            unknown = await find(item.generation, window)
+            if unknown is None:
+                return
+            reason = unknown
         raise Obstacle(reason)
+
+    async def _why_unknown_time(self, generation: Generation, window: Window) -> str | None:
+        """Why no block of the window is known, nor that it has none; None if that is known."""
+        behind = await self._unit_by_time(generation, window.start)
+        if behind is None:
+            return await self._why_not_passed(generation)
+        if behind.time_min is None or behind.time_min <= window.end:
+            return None
+        first = await self._first_position(generation)
+        if first is None or behind.start <= first:
+            return None
+        return GAP if await self._gaps(generation, Window(behind.start - 1, behind.start)) else None
+
+    async def _why_unknown(self, generation: Generation, window: Window) -> str | None:
+        newest = await self._unit_at(generation, LAST_POSITION)
+        if newest is None or newest.end < window.start:
+            return NOT_PASSED
+        nearest = await self._unit_at(generation, window.end)
+        return GAP if nearest is not None and nearest.end < window.start else None
 
     async def _resolve(self, consumer: Consumer, item: ConsumerInput, window: Window) -> ReadScope | None:
         spec = consumer.spec(item)
@@ -239,6 +258,7 @@ class WindowInputs:
             units = await self._by_position(item.generation, span, complete=complete, latest=latest)
         units = await self._narrow(item.generation, units, span, by_time=by_time, latest=latest)
         rows = (spec.by, *span) if spec.by is not None and spec.read is not ReadMode.LATEST else (None, None, None)
+        zone = None if spec.by is None or not in_seconds else self._time_zone(consumer)
         return replace(
             scope,
             start=units.span.start,
@@ -247,7 +267,14 @@ class WindowInputs:
             column=rows[0],
             first=rows[1],
             last=rows[2],
+            time_zone=zone,
         )
+
+    def _time_zone(self, consumer: Consumer) -> str | None:
+        """Whose days the units of the consumer are; None for UTC."""
+        grids = [consumer.job.units, *(self.graph.grid_of(item.generation) for item in consumer.inputs)]
+        zones = (grid.time_zone for grid in grids if grid is not None and grid.by == "time")
+        return next((zone for zone in zones if zone != "UTC"), None)
 
     def _span(self, consumer: Consumer, spec: Input, window: Window) -> Window:
         if spec.read is ReadMode.WINDOW:
@@ -425,7 +452,9 @@ class WindowInputs:
         if grid is not None and grid.by == "time":
             seconds = [await self._first_second(item) for item in extents]
             positions = [second for second in seconds if second is not None]
-            return None if len(positions) < len(seconds) or not positions else window_at(grid, min(positions)).start
+            if len(positions) < len(seconds) or not positions:
+                return None
+            return window_at(grid, min(*positions, LAST_TIME)).start
         firsts = [await self.connection.fetchval(_FIRST, *generation)]
         firsts += [await self._first_position(item) for item in extents]
         positions = [first for first in firsts if first is not None]
@@ -439,6 +468,8 @@ class WindowInputs:
         if first is None or self.graph.is_in_seconds(generation):
             return first
         unit = await self._unit_at(generation, first)
+        if unit is not None and unit == (0, 0, None, None):  # the genesis of a chain may have no time
+            first, unit = 1, await self._unit_at(generation, 1)
         return unit.time_min if unit is not None and unit.end >= first else None
 
 
