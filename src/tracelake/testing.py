@@ -172,6 +172,7 @@ def _scope(grid: UnitGrid | None, item: Input, window: Window) -> ReadScope | No
         column=by,
         first=None if by is None else start,
         last=None if by is None else window.end,
+        time_zone=None if grid is None or by is None else grid.time_zone,
     )
 
 

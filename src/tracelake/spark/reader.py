@@ -25,6 +25,7 @@ from pyarrow import types
 from tracelake.catalogue.context import LiveInput, NonRetryableError, TableInput
 from tracelake.catalogue.sql.columns.types import POSITIONS, TIMES
 from tracelake.model.dag import ColumnType
+from tracelake.model.windows import dates_between
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.input_files import BLOCK, InputFiles, check_columns, downloaded, to_literal
 from tracelake.spark.signed import lend_files
@@ -39,7 +40,7 @@ from tracelake.storage.snapshots import (
     arrow_columns,
 )
 from tracelake.wire.task_calls import TableColumn
-from tracelake.wire.units import PayloadInput, Scalar
+from tracelake.wire.units import PayloadInput, ReadScope, Scalar
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -64,13 +65,15 @@ class Selection:
     """Rows in which `column`, a number or a time, is `first` to `last`; times count seconds since 1970."""
     empty: bool = False
     """No row at all: the files only tell the columns."""
+    time_zone: str = "UTC"
+    """Whose days dates in `column` are."""
 
     @classmethod
     def of(cls, item: PayloadInput) -> "Selection":
         scope = item.scope
         if scope is None:
             return cls(*item.unit.blocks, item.where)
-        return cls(*item.blocks, item.where, scope.column, scope.first or 0, scope.last or 0, scope.empty)
+        return cls(*item.blocks, item.where, *_rows_of(scope))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +198,11 @@ def select_of_table(item: PayloadInput, source: TableInput | LiveInput) -> Selec
     if not declared.by_position or item.scope is None:
         return Selection(where=values)
     scope = item.scope
-    return Selection(None, None, values, scope.column, scope.first or 0, scope.last or 0, scope.empty)
+    return Selection(None, None, values, *_rows_of(scope))
+
+
+def _rows_of(scope: ReadScope) -> tuple[str | None, int, int, bool, str]:
+    return scope.column, scope.first or 0, scope.last or 0, scope.empty, scope.time_zone or "UTC"
 
 
 def project_files(frame: "DataFrame", name: str, columns: Sequence[TableColumn]) -> "DataFrame":
@@ -298,7 +305,7 @@ def select(frame: "DataFrame", name: str, selection: Selection) -> "DataFrame":
     if selection.empty:
         frame = frame.filter("false")
     if selection.column is not None:
-        frame = frame.filter(_between(frame, name, selection.column, selection.first, selection.last))
+        frame = frame.filter(_between(frame, name, selection.column, selection))
     for field, value in (selection.where or {}).items():
         if field not in frame.columns:
             raise NonRetryableError(f"`where` names {field!r}, which {name} does not have")
@@ -306,11 +313,15 @@ def select(frame: "DataFrame", name: str, selection: Selection) -> "DataFrame":
     return frame
 
 
-def _between(frame: "DataFrame", name: str, column: str, first: int, last: int) -> str:
-    """The rows of a window. A date is in the window if its first moment is."""
+def _between(frame: "DataFrame", name: str, column: str, selection: Selection) -> str:
+    """The rows of a window. A date is in the window if its first moment, by the clock of the zone, is."""
+    first, last = selection.first, selection.last
     if column not in frame.columns:
         raise NonRetryableError(f"`by` names {column!r}, which {name} does not have")
     kind = frame.schema[column].dataType.simpleString().partition("(")[0]
+    if kind == "date":
+        first_date, last_date = dates_between(selection.time_zone, first, last)
+        return f"`{column}` BETWEEN DATE'{first_date}' AND DATE'{last_date}'"
     if kind in TIMES:
         return f"`{column}` >= timestamp_seconds({first:d}L) AND `{column}` < timestamp_seconds({last + 1:d}L)"
     if kind not in POSITIONS:
