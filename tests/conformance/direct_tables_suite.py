@@ -202,6 +202,25 @@ class DirectTablesSuite:
         pending = store.connect().open([clock, logs], WHOLE_TABLE, new_writer()).pending
         assert [item.event.first for item in pending] == [5, 5, 6, 6, 8, 8]
 
+    def test_positions_without_a_time_that_blocks_have(self, store: DirectStore) -> None:
+        clock = direct_table(TIMED)
+        writer = store.connect().open([clock], WHOLE_TABLE, new_writer())
+
+        def write(times: dict[int, int], invalidates: tuple[int, int] | None = None) -> EventIn:
+            rows = {clock.dataset_uuid: timed_rows(times)}
+            event = cursor_event(clock, max(times), invalidates)
+            (stored,) = writer.replace(RangeReplacement(min(times), max(times), rows, [event], above=True))
+            return stored.event
+
+        assert write({0: 0, 1: 50}).times == (0, 50), "whoever records them knows block 0"
+        wrong = write({0: 0, 1: 55}, (0, 1)).invalidates
+        assert wrong is not None
+        assert (wrong.time_min, wrong.time_max) == (50, 50), "a genesis without a time was in no window of 1970"
+        assert write({2: 60, 3: 2**32}).times == ()
+        wrong = write({3: 70}, (3, 3)).invalidates
+        assert wrong is not None
+        assert (wrong.time_min, wrong.time_max) == (None, None)
+
     def test_positions_of_a_scope_say_nothing_of_the_table(self, store: DirectStore) -> None:
         table = direct_table(TIMED)
         writer = store.connect().open([table], "one", new_writer())

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from tracelake.model.buffered import quoted, table_name
 from tracelake.model.dag import ColumnType
+from tracelake.model.windows import LAST_TIME
 from tracelake.ports.direct_tables import RangeReplacement
 from tracelake.storage.data_connection import Run
 from tracelake.wire.direct import DirectTable
@@ -64,16 +65,18 @@ def _times(clock: DirectTable, change: RangeReplacement, batches: Sequence[pa.Re
     times = table[TIME]
     if table[clock.position].to_pylist() != list(range(change.start, change.end + 1)) or times.null_count:
         return ()
-    return tuple(times.to_pylist()) if pc.min(times).as_py() >= 0 else ()
+    return tuple(times.to_pylist()) if pc.min(times).as_py() >= 0 and pc.max(times).as_py() <= LAST_TIME else ()
 
 
 def _with_times(run: Run, clock: DirectTable, wrong: Invalidates, scope_id: int) -> Invalidates:
     """The range with the times of the rows that it still has."""
     name, position = quoted(table_name(clock.dataset_uuid)), quoted(clock.position)
+    # A genesis block with the time 0 was in the window of the block behind it.
     ((time_min, time_max),) = run(
         f"""SELECT min({quoted(TIME)}), max({quoted(TIME)}) FROM {name}
-            WHERE {position} BETWEEN {int(wrong.start)} AND {int(wrong.end)} AND _scope = {int(scope_id)}"""  # noqa: S608
+            WHERE {position} BETWEEN {int(wrong.start)} AND {int(wrong.end)} AND _scope = {int(scope_id)}
+              AND {quoted(TIME)} <> 0"""  # noqa: S608
     )
-    if time_min is None or time_min < 0:
+    if time_min is None or time_min < 0 or time_max > LAST_TIME:
         return wrong
     return msgspec.structs.replace(wrong, time_min=time_min, time_max=time_max)

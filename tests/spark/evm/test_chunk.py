@@ -12,6 +12,7 @@ from tests.spark.support import DirectoryTransfer
 from tests.support.chain import recorded, serve_chain
 from tracelake.spark import writer
 from tracelake.spark.evm import chunk
+from tracelake.spark.evm.block_times import unit_times
 from tracelake.spark.evm.chunk import MANIFEST, STREAMS, Chunks, stretches
 from tracelake.spark.evm.endpoints import parse_endpoint
 from tracelake.spark.evm.tables import SCHEMAS, TRANSACTIONS
@@ -136,3 +137,19 @@ def test_parts_share_the_chunks(parts: int | None) -> None:
     shared = [list(work.numbers_of(part)) for part in range(parts or work.count)]
     assert sorted(number for numbers in shared for number in numbers) == list(range(7))
     assert max(map(len, shared)) - min(map(len, shared)) <= 1
+
+
+def test_a_genesis_without_a_time_begins_no_unit() -> None:
+    """Whether it is a stretch of its own, a chunk of its own, or the whole unit."""
+    with serve_chain(20) as chain:
+        chain._change(0, lambda block, receipts: (block | {"timestamp": "0x0"}, receipts))
+        times = [int(chain.block(number).block["timestamp"], 16) for number in range(20)]
+        pool = pool_of(chain, batch_size=1)
+        ends = [chunk.read_chunk(pool, *chunk_range, {}) for chunk_range in ((0, 0), (1, 9), (0, 9), (10, 19))]
+        pool.close()
+    assert [(one.first_time, one.last_time) for one in ends] == [
+        (0, 0), (times[1], times[9]), (times[1], times[9]), (times[10], times[19])
+    ]  # fmt: skip
+    parts = [(one.first_time, one.last_time) for one in ends]
+    assert unit_times([parts[0], parts[1], parts[3]]) == (times[1], times[19])
+    assert unit_times(parts[:1]) is None

@@ -115,6 +115,17 @@ def test_the_rows_are_those_of_an_unfiltered_read(chain: ServedChain, name: str)
     assert {end: getattr(stretch, end) for end in ends} == {end: getattr(usual, end) for end in ends}
 
 
+def test_a_genesis_without_a_time_is_left_out_of_the_times(chain: ServedChain) -> None:
+    chain._change(0, lambda block, receipts: (block | {"timestamp": "0x0"}, receipts))
+    second = int(chain.block(1).block["timestamp"], 16)
+    pool = pool_of(chain)
+    for numbers, first in ((WHOLE, second), (range(1), 0), (range(2), second), (range(1, 9), second)):
+        for stretch in (read(chain, FILTERS["one contract"], numbers), fetch(pool, numbers, ("blocks", "logs"))):
+            assert stretch.first_time == first
+            assert stretch.last_time == int(chain.block(numbers[-1]).block["timestamp"], 16)
+    pool.close()
+
+
 def test_only_logs_and_the_ends_are_asked_for(chain: ServedChain) -> None:
     read(chain, FILTERS["one contract"])
     assert sorted(call.method for call in chain.calls) == [

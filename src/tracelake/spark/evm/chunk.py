@@ -162,7 +162,7 @@ def _uncollected() -> Iterator[None]:
 
 
 class ChunkEnds(NamedTuple):
-    """What joins a chunk to others: the first block's parent, the last block, and the times of both."""
+    """What joins a chunk to others: the first block's parent, the last block, and the times of both; 0 for none."""
 
     first_parent: str
     last_hash: str
@@ -176,9 +176,10 @@ def read_chunk(
     ends, previous = None, None
     for stretch in stretches(pool, first, last, writers.keys(), options):
         check_follows(stretch.numbers[0], stretch.first_parent, previous, ReorganisedError)
-        begin = (stretch.first_parent, stretch.first_time) if ends is None else (ends.first_parent, ends.first_time)
+        first_parent = stretch.first_parent if ends is None else ends.first_parent
+        begun = stretch.first_time if ends is None else ends.first_time or stretch.first_time
         previous = stretch.last_hash
-        ends = ChunkEnds(begin[0], previous, begin[1], stretch.last_time)
+        ends = ChunkEnds(first_parent, previous, begun, stretch.last_time)
         for table, writer in writers.items():
             if stretch.tables[table].num_rows:
                 writer.write(stretch.tables[table])

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tracelake.catalogue.context import NonRetryableError
 from tracelake.model.buffered import quoted
+from tracelake.spark.evm.block_times import first_time
 from tracelake.spark.evm.chunk import MANIFEST, ChunkEnds
 from tracelake.spark.python_gc import settle
 from tracelake.spark.writer import PartWriter, Target, WrittenFile
@@ -128,12 +129,10 @@ class BlockWalk:
             raise _incomplete(f"block {self._next + place} is not the child of the block before it")
         times = blocks.column("timestamp")
         last_hash = hashes[-1].as_py()
-        first_parent, first_time = (
-            (self._ends.first_parent, self._ends.first_time)
-            if self._ends is not None
-            else (f"0x{parents[0].as_py().hex()}", times[0].as_py())
-        )
-        self._ends = ChunkEnds(first_parent, f"0x{last_hash.hex()}", first_time, times[-1].as_py())
+        first_parent = f"0x{parents[0].as_py().hex()}" if self._ends is None else self._ends.first_parent
+        begun = 0 if self._ends is None else self._ends.first_time
+        begun = begun or first_time(times[:2].to_pylist())
+        self._ends = ChunkEnds(first_parent, f"0x{last_hash.hex()}", begun, times[-1].as_py())
         self._hash = last_hash
         self._next += len(numbers)
 

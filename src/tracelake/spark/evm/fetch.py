@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tracelake.spark.evm.answer_checks import check_blocks
 from tracelake.spark.evm.answers import Block, BlockHeader
+from tracelake.spark.evm.block_times import first_time
 from tracelake.spark.evm.calls import CallSet
 from tracelake.spark.evm.columns import BadHexError
 from tracelake.spark.evm.errors import (
@@ -49,7 +50,7 @@ class Stretch:
         self.numbers = numbers
         self.first_parent = blocks[0].parent_hash
         self.last_hash = blocks[-1].hash
-        self.first_time = int(blocks[0].timestamp, 16)
+        self.first_time = first_time(int(block.timestamp, 16) for block in blocks[:2])
         self.last_time = int(blocks[-1].timestamp, 16)
         self.tables = tables
 

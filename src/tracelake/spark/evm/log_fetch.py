@@ -94,7 +94,7 @@ class _LogReading:
         tables: Collection[str],
     ) -> None:
         self.ends: list[BlockHeader] = []
-        """The first and the last block."""
+        """The first and the last block, and block 1 behind a block 0 that has no time."""
         self.logs: list[FilteredLog] = []
         self._node = node
         self._numbers = block_numbers
@@ -107,6 +107,7 @@ class _LogReading:
         self._most = len(block_numbers)
         """Blocks of a query: no more than the node has refused for this stretch."""
         self._end_calls = _header_calls(sorted({block_numbers[0], block_numbers[-1]}))
+        self._second_calls = _header_calls([1])
         self._again = _header_calls([block_numbers[-1]])
         self._block_calls: CallSet | None = None
         self._headers: dict[int, BlockHeader] = {}
@@ -115,7 +116,10 @@ class _LogReading:
         """Asks for what is missing, and checks all of it."""
         first, last = self._numbers[0], self._numbers[-1]
         if not self.ends:
-            self.ends = self._read_headers(self._end_calls, sorted({first, last}), deadline)
+            ends = self._read_headers(self._end_calls, sorted({first, last}), deadline)
+            if first == 0 < last and quantity(ends[0].timestamp, self._node.label) == 0:
+                ends[1:1] = self._read_headers(self._second_calls, [1], deadline)
+            self.ends = ends
         while self._open:
             self._read_logs(deadline)
         (again,) = self._read_headers(self._again, [last], deadline)

@@ -14,6 +14,7 @@ from tracelake.catalogue.context import CanceledError, NonRetryableError, Operat
 from tracelake.catalogue.evm import EvmIngestConfig
 from tracelake.ports import ObjectMeta
 from tracelake.spark.evm import endpoints
+from tracelake.spark.evm.block_times import unit_times
 from tracelake.spark.evm.chain_rules import ChainRules
 from tracelake.spark.evm.chunk import MANIFEST_DDL, SKIPPED, Chunks
 from tracelake.spark.evm.errors import BeyondHeadError, IngestError, NoEndpointError, RpcError
@@ -63,7 +64,7 @@ def run(work: SparkWork) -> OperatorResult:
             if row.table == table
         ]
         work.seal_output(index, files, schema_of(table, chunks.reading.optional(table)))
-    work.times = (rows[0].first_time, max(row.last_time for row in rows))
+    work.times = unit_times((row.first_time, row.last_time) for row in rows)
     return work.result()
 
 

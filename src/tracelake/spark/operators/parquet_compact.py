@@ -21,6 +21,7 @@ from tracelake.catalogue.context import LiveOutput, NonRetryableError, OperatorR
 from tracelake.catalogue.evm_columns import EVM_KEYS, EvmTable
 from tracelake.ports import ObjectMeta
 from tracelake.ports.direct_tables import TableExtent
+from tracelake.spark.evm.block_times import unit_times
 from tracelake.spark.evm.chunk import MANIFEST_DDL
 from tracelake.spark.evm.compaction import BLOCKS, CompactedTable, CompactionChunks
 from tracelake.spark.evm.tables import schema_of
@@ -79,7 +80,7 @@ def run(work: SparkWork) -> OperatorResult:
         if len(files) != len(chunks.ranges):
             raise CompactionError("chunks_missing", "Spark did not return every chunk")
         work.seal_output(index, files, None)
-    work.times = (rows[0].first_time, max(row.last_time for row in rows))
+    work.times = unit_times((row.first_time, row.last_time) for row in rows)
     starts = {output.table.dataset_uuid: extents[table].table_start for table, output in live.items()}
     result = work.result()
     published = [

@@ -120,6 +120,9 @@ async def forget_times(connection: Connection, generation: Generation, start: in
 async def _insert(
     connection: Connection, generation: Generation, start: int, end: int, times: list[int] | None
 ) -> None:
+    if start == 0 and times and times[0] == 0:
+        # The genesis of a chain may have no time. It counts with the block behind it, not with the year 1970.
+        times = [times[1], *times[1:]] if len(times) > 1 else None
     await connection.execute(_INSERT, *generation, start, end, times)
 
 
