@@ -10,6 +10,7 @@ from tracelake.model.dag import UnitGrid
 from tracelake.model.windows import (
     LAST_TIME,
     MOST_LOOKBACK,
+    Window,
     count_windows,
     next_window,
     previous_window,
@@ -39,8 +40,13 @@ def test_windows_are_counted(grid: UnitGrid, second: int, more: int) -> None:
 @pytest.mark.parametrize("grid", [*GRIDS, UnitGrid(by="blocks", size=2**40)])
 def test_the_farthest_shift_is_one_step(grid: UnitGrid, monkeypatch: pytest.MonkeyPatch) -> None:
     first = window_at(grid, LAST_TIME)
-    calls = []
-    monkeypatch.setattr(windows, "window_at", lambda *place: calls.append(place) or window_at(*place))
+    calls: list[int] = []
+
+    def count_calls(grid: UnitGrid, position: int) -> Window:
+        calls.append(position)
+        return window_at(grid, position)
+
+    monkeypatch.setattr(windows, "window_at", count_calls)
     last = shift_window(grid, first, MOST_LOOKBACK)
     assert last.start > first.end
     assert shift_window(grid, last, -2 * MOST_LOOKBACK).end < last.start

@@ -163,3 +163,14 @@ def test_a_dataset_tells_of_the_window_that_is_open(windows: WindowFlow) -> None
     assert "The window 1970-01-01 02:00 is not over" in reply["summary"]
     job = user.get("/v1/why/job/w/model")
     assert "The window 1970-01-01 02:00 is not over" in job["summary"]
+
+
+@pytest.mark.parametrize(("zone", "expected"), [("UTC", None), ("America/New_York", "America/New_York")])
+def test_a_task_knows_whose_days_the_dates_of_its_window_are(
+    windows: WindowFlow, zone: str, expected: str | None
+) -> None:
+    grid = f"units: {{by: time, grain: day, time_zone: {zone}, when: updated}}"
+    deploy(windows, f"{grid}\n    inputs: [{{from: {{job: blocks}}, by: day, read: history}}]")
+    put(windows, 0, 99, "a")
+    (task,) = windows.tasks("model")
+    assert task["inputs"][0]["scope"].get("time_zone") == expected

@@ -73,7 +73,8 @@ class Selection:
         scope = item.scope
         if scope is None:
             return cls(*item.unit.blocks, item.where)
-        return cls(*item.blocks, item.where, *_rows_of(scope))
+        start, end = item.blocks
+        return _selection(start, end, item.where, scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +199,12 @@ def select_of_table(item: PayloadInput, source: TableInput | LiveInput) -> Selec
     if not declared.by_position or item.scope is None:
         return Selection(where=values)
     scope = item.scope
-    return Selection(None, None, values, *_rows_of(scope))
+    return _selection(None, None, values, scope)
 
 
-def _rows_of(scope: ReadScope) -> tuple[str | None, int, int, bool, str]:
-    return scope.column, scope.first or 0, scope.last or 0, scope.empty, scope.time_zone or "UTC"
+def _selection(start: int | None, end: int | None, where: Where | None, scope: ReadScope) -> Selection:
+    rows = (scope.column, scope.first or 0, scope.last or 0, scope.empty)
+    return Selection(start, end, where, *rows, time_zone=scope.time_zone or "UTC")
 
 
 def project_files(frame: "DataFrame", name: str, columns: Sequence[TableColumn]) -> "DataFrame":
