@@ -145,6 +145,7 @@ def test_the_window_before_a_gap_says_that_it_waits_for_a_unit(windows: WindowFl
     assert windows.pending() == [(0, HOUR - 1, "input_not_passed")]
     put(windows, 100 * HOUR, 100 * HOUR + 9, "c")
     assert windows.pending()[0] == (0, HOUR - 1, "input_gap")
+    assert touched(windows) == {0, 100 * HOUR}, "and of the hours between nobody speaks"
 
 
 def test_times_of_older_releases_are_no_windows(windows: WindowFlow) -> None:
@@ -166,6 +167,39 @@ def test_a_unit_at_the_end_of_all_blocks_is_routed(windows: WindowFlow) -> None:
     put(windows, 2**63 - 20, 2**63 - 1, "a")
     windows.run_windows("model")
     assert [end for _, end in windows.rows("model")][-1] == 2**63 - 1
+
+
+def test_a_range_that_is_declared_wrong_is_cut_to_what_is_there(
+    windows: WindowFlow, made_windows: list[Window], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy(windows, "units: {by: blocks, size: 1}\n    inputs: [{from: {job: blocks}}]")
+    put(windows, 0, 2, "a")
+    put(windows, 3, 5, "b")
+    assert windows.run_windows("model") == 6
+    made_windows.clear()
+    wrong, complete = {"start": 1, "end": 2**62, "reason": "x"}, windows.complete
+
+    def declare(*place: Any, events: list[Any], **fields: Any) -> Any:
+        return complete(*place, events=[event | {"invalidates": wrong} for event in events], **fields)
+
+    monkeypatch.setattr(windows, "complete", declare)
+    put(windows, 3, 5, "B")
+    assert {window.start for window in made_windows} == {1, 2, 3, 4, 5}
+    assert windows.pending() == []
+    assert len(windows.tasks("model", "Queued")) == 5
+
+
+def test_windows_that_are_left_over_wait_for_room_in_the_queue(windows: WindowFlow) -> None:
+    deploy(windows, "max_queue_depth: 150\n    units: {by: blocks, size: 1}\n    inputs: [{from: {job: blocks}}]")
+    windows.times = None
+    put(windows, 0, 2**40, "a")
+    windows.drain()
+    assert len(windows.tasks("model", "Queued")) == 150
+    assert [item[0] for item in windows.pending()] == [150]
+    for task in windows.tasks("model", "Queued")[:100]:
+        windows.run(task["task_id"])
+    windows.drain()
+    assert len(windows.tasks("model", "Queued")) > 50
 
 
 def test_nodes_with_much_to_do_do_not_take_the_turns_of_others(

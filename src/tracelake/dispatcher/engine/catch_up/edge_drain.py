@@ -66,7 +66,7 @@ class EdgeDrain:
         self._rework = InvalidationDrain(
             self.store, self.directory, self.router, self.writer, self._room, self._not_stopped, self.metrics, self.pace
         )
-        self._units = UnitDrain(self.store, self.directory, self.writer, self.metrics, self.pace)
+        self._units = UnitDrain(self.store, self.directory, self.writer, self._room, self.metrics, self.pace)
 
     async def run_once(self) -> int:
         """Handles one page for each edge that is behind, each unfinished invalidation, each node with changed units.

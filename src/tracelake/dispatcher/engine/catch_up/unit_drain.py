@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tracelake.db.transaction import Store
+from tracelake.dispatcher.engine.catch_up.invalidation_drain import Room
 from tracelake.dispatcher.engine.catch_up.pace import BackgroundPace
 from tracelake.dispatcher.engine.plan import WritePlan
 from tracelake.dispatcher.engine.routing import edges, pending_units
@@ -26,6 +27,7 @@ class UnitDrain:
     store: Store
     directory: EdgeDirectory
     writer: Writer
+    room: Room
     metrics: Metrics
     pace: BackgroundPace
     _last: tuple[UUID, UUID] | None = None
@@ -55,10 +57,14 @@ class UnitDrain:
                 if not item.is_several:
                     scope.touched.add(consumer, item.unit)
             several = next((item for item in units if item.is_several), None)
-            if several is not None:
+            looked_at = len(units) - sum(item.is_several for item in units)
+            for item in consumer.inputs if several is not None else ():
+                page = min(page, await self.room(connection, org_id, consumer, item.input_index, page))
+            if several is not None and page:  # there may be millions of windows: they wait for room in the queue
                 changed_units = self.writer.router.changed_units
                 await changed_units.touch_more(connection, consumer, several, scope.touched, page)
+                looked_at += 1
             created_tasks = await self.writer.create_units(connection, WritePlan(), scope)
         self.metrics.created_tasks.labels("drain").inc(len(created_tasks))
-        logger.debug("settled units", extra={"units": len(units), "tasks": len(created_tasks)})
-        return len(units)
+        logger.debug("settled units", extra={"units": looked_at, "tasks": len(created_tasks)})
+        return looked_at

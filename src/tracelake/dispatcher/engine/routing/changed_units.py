@@ -33,6 +33,7 @@ from tracelake.model.windows import (
     LAST_POSITION,
     LAST_TIME,
     Window,
+    count_windows,
     iterate_windows,
     next_window,
     shift_window,
@@ -123,7 +124,7 @@ class ChangedUnits:
                     first=True,
                 )
             return
-        spans = [UnitTimes(span)]
+        spans = [UnitTimes(span, declared=True)]
         if WindowInputs(connection, graph).is_in_seconds(consumer) and not graph.is_in_seconds(item.generation):
             spans = await self._times(connection, event, item, span)
         for times in spans:
@@ -145,6 +146,9 @@ class ChangedUnits:
             return
         if grid is not None and spec.read is not ReadMode.LATEST and span.start <= _last_position(grid):
             own = _range_reading(grid, span, spec.lookback)
+            if times.declared and count_windows(grid, *own) > AT_ONCE:
+                units = await unit_times.clip_to_units(connection, item.generation, span)
+                own = _range_reading(grid, units or Window(span.start, span.start), spec.lookback)
             await self._touch_range(connection, consumer, replace(change, window=own), touched)
             for neighbour in times.neighbours:
                 start, end = _range_reading(grid, neighbour, spec.lookback)
@@ -153,8 +157,9 @@ class ChangedUnits:
                     if part.start <= part.end:
                         await self._touch_range(connection, consumer, replace(change, window=part), touched, new=True)
         if spec.read in (ReadMode.HISTORY, ReadMode.LATEST) or grid is None:
-            end = LAST_POSITION if spec.read is not ReadMode.WINDOW else span.end
-            await self._touch_existing(connection, consumer, replace(change, window=Window(span.start, end)), touched)
+            end = LAST_POSITION if spec.read is not ReadMode.WINDOW else times.span.end
+            place = Window(times.span.start, end)
+            await self._touch_existing(connection, consumer, replace(change, window=place), touched)
 
     async def touch_more(
         self, connection: Connection, consumer: Consumer, rest: WaitingUnit, touched: TouchedUnits, room: int

@@ -13,7 +13,7 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Generation, RoutedEvent
 from tracelake.dispatcher.engine.routing.directory import ConsumerInput
 from tracelake.dispatcher.engine.tables import table_units
-from tracelake.model.windows import LAST_TIME, Window
+from tracelake.model.windows import Window
 from tracelake.wire.units import Invalidates
 
 # Of every revision of the unit: one whose times changed was in other windows before. The time 0 is no revision's time
@@ -40,6 +40,12 @@ _UNIT_OF_CURSOR = """
     SELECT range_start, range_end FROM dataset_units
     WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $3 ORDER BY range_start DESC LIMIT 1"""
 
+_EXTENT = """
+    SELECT (SELECT range_start FROM readable_units WHERE dataset_uuid = $1 AND dataset_version = $2
+              AND range_start IS NOT NULL ORDER BY range_start LIMIT 1) AS first,
+           (SELECT range_end FROM readable_units WHERE dataset_uuid = $1 AND dataset_version = $2
+              AND range_start IS NOT NULL ORDER BY range_start DESC LIMIT 1) AS last"""
+
 _INVALIDATES = msgspec.json.Decoder(Invalidates)
 
 
@@ -48,6 +54,8 @@ class UnitTimes(NamedTuple):
     """From the first to the last block."""
     neighbours: Sequence[Window] = ()
     """Ranges beside it whose windows may be complete only now; of others the event changes nothing."""
+    declared: bool = False
+    """An event says that there is something, in positions of the input: there may be no unit at all."""
 
 
 async def read_positions(connection: Connection, event: RoutedEvent, item: ConsumerInput) -> list[Window]:
@@ -67,6 +75,16 @@ async def read_positions(connection: Connection, event: RoutedEvent, item: Consu
     return spans
 
 
+async def clip_to_units(connection: Connection, generation: Generation, span: Window) -> Window | None:
+    """The part of a range between the first and the last unit that is committed. What is committed later is announced
+    then, so of the rest nobody needs to know."""
+    row = await connection.fetchrow(_EXTENT, *generation)
+    assert row is not None
+    if row["first"] is None or row["last"] < span.start or row["first"] > span.end:
+        return None
+    return Window(max(span.start, row["first"]), min(span.end, row["last"]))
+
+
 async def read_times(
     connection: Connection, event: RoutedEvent, generation: Generation, span: Window
 ) -> list[UnitTimes]:
@@ -74,13 +92,13 @@ async def read_times(
     row = await connection.fetchrow(_TIMES, *generation, f"p:{span.start}-{span.end}")
     assert row is not None
     if row["time_min"] is not None:
-        times = _known(row["time_min"], row["time_max"])
+        times = _between(row["time_min"], row["time_max"])
         return [UnitTimes(times, await _neighbours(connection, generation, span, times))]
     if event.invalidates is None:
         return []
     row = await connection.fetchrow(_TIMES_BETWEEN, *generation, *span)  # not a unit, but a range over several
     assert row is not None
-    return [] if row["time_min"] is None else [UnitTimes(_known(row["time_min"], row["time_max"]))]
+    return [] if row["time_min"] is None else [UnitTimes(_between(row["time_min"], row["time_max"]))]
 
 
 async def read_times_of_table(
@@ -90,18 +108,18 @@ async def read_times_of_table(
     spans: list[UnitTimes] = []
     times = await table_units.read_times(connection, generation, *span)
     if times is not None:
-        now = _known(*times)
+        now = _between(*times)
         before = await table_units.read_times(connection, generation, span.start - 1, span.start - 1)
         behind = await table_units.read_times(connection, generation, span.end + 1, span.end + 1)
         neighbours = await _neighbours(connection, generation, span, now) if None in (before, behind) else ()
         if before is not None:
-            neighbours = (*neighbours, _known(before[1], now.start))
+            neighbours = (*neighbours, _between(before[1], now.start))
         if behind is not None:
-            neighbours = (*neighbours, _known(now.end, behind[0]))
+            neighbours = (*neighbours, _between(now.end, behind[0]))
         spans.append(UnitTimes(now, neighbours))
     wrong = None if event.invalidates is None else _INVALIDATES.decode(event.invalidates)
     if wrong is not None and wrong.time_min is not None and wrong.time_max is not None:
-        spans.append(UnitTimes(_known(wrong.time_min, wrong.time_max)))
+        spans.append(UnitTimes(_between(wrong.time_min, wrong.time_max)))
     return spans
 
 
@@ -113,14 +131,13 @@ async def _neighbours(
     neighbours: list[Window] = []
     before = await connection.fetchrow(_UNIT_BEFORE, *generation, span.start)
     if before is not None and before["time"] is not None:
-        neighbours.append(_known(before["time"], times.start if before["adjoins"] else before["time"]))
+        neighbours.append(_between(before["time"], times.start if before["adjoins"] else before["time"]))
     behind = await connection.fetchval(_UNIT_BEHIND, *generation, span.end)
     if behind is not None:
-        neighbours.append(_known(times.end, behind))
+        neighbours.append(_between(times.end, behind))
     return tuple(neighbours)
 
 
-def _known(first: int, last: int) -> Window:
-    """A range of times that calendars have: older releases took any number for one."""
-    first, last = min(first, LAST_TIME), min(last, LAST_TIME)
-    return Window(min(first, last), max(first, last))
+def _between(one: int, other: int) -> Window:
+    """In order, though times of units that were computed anew may overlap."""
+    return Window(min(one, other), max(one, other))
