@@ -177,9 +177,9 @@ def read_chunk(
     for stretch in stretches(pool, first, last, writers.keys(), options):
         check_follows(stretch.numbers[0], stretch.first_parent, previous, ReorganisedError)
         first_parent = stretch.first_parent if ends is None else ends.first_parent
-        begun = stretch.first_time if ends is None else ends.first_time or stretch.first_time
+        start_time = stretch.first_time if ends is None else ends.first_time or stretch.first_time
         previous = stretch.last_hash
-        ends = ChunkEnds(first_parent, previous, begun, stretch.last_time)
+        ends = ChunkEnds(first_parent, previous, start_time, stretch.last_time)
         for table, writer in writers.items():
             if stretch.tables[table].num_rows:
                 writer.write(stretch.tables[table])

@@ -130,9 +130,9 @@ class BlockWalk:
         times = blocks.column("timestamp")
         last_hash = hashes[-1].as_py()
         first_parent = f"0x{parents[0].as_py().hex()}" if self._ends is None else self._ends.first_parent
-        begun = 0 if self._ends is None else self._ends.first_time
-        begun = begun or first_time(times[:2].to_pylist())
-        self._ends = ChunkEnds(first_parent, f"0x{last_hash.hex()}", begun, times[-1].as_py())
+        start_time = 0 if self._ends is None else self._ends.first_time
+        start_time = start_time or first_time(times[:2].to_pylist())
+        self._ends = ChunkEnds(first_parent, f"0x{last_hash.hex()}", start_time, times[-1].as_py())
         self._hash = last_hash
         self._next += len(numbers)
 

@@ -58,8 +58,8 @@ class UnitDrain:
                     scope.touched.add(consumer, item.unit)
             several = next((item for item in units if item.is_several), None)
             looked_at = len(units) - sum(item.is_several for item in units)
-            for item in consumer.inputs if several is not None else ():
-                page = min(page, await self.room(connection, org_id, consumer, item.input_index, page))
+            for read in consumer.inputs if several is not None else ():
+                page = min(page, await self.room(connection, org_id, consumer, read.input_index, page))
             if several is not None and page:  # there may be millions of windows: they wait for room in the queue
                 changed_units = self.writer.router.changed_units
                 await changed_units.touch_more(connection, consumer, several, scope.touched, page)
