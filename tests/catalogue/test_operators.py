@@ -211,11 +211,6 @@ def test_bad_configs(operator: str, config: dict[str, Any], field: str) -> None:
             "`logs` is none of the `tables`, so it has no columns",
         ),
         ("parquet_compact", {"columns": {"blocks": ["sizes"]}}, "`blocks` has no optional column 'sizes'"),
-        (
-            "parquet_compact",
-            {"columns": {"blocks": ["withdrawals"]}},
-            "one of them is a list, and tables in Postgres hold none",
-        ),
         ("integrity_check", {"fail_on": "no"}, "there is no `no`; there are `error`, `warning`, `never`"),
     ],
 )

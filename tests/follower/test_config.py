@@ -24,7 +24,6 @@ ADDRESS = "0x" + "ab" * 20
             "filter",
             "chunk_blocks",
         ),
-        ({"columns": {"blocks": ["size", "withdrawals"]}}, "columns.blocks[1]", "is a list"),
         ({"columns": {"logs": ["timestamps"]}}, "columns.logs[0]", "no optional column"),
         ({"tables": ["blocks"], "columns": {"logs": ["timestamp"]}}, "columns.logs", "none of the `tables`"),
     ],
@@ -51,13 +50,13 @@ def test_tables_have_the_chosen_columns_behind_the_others() -> None:
     assert [column.name for column in plain.columns] == [column.name for column in schema.columns[:-2]]
 
 
-def test_every_optional_column_that_is_no_list_can_be_chosen() -> None:
-    columns = {
-        table: [column.name for column in EVM_OPTIONAL_COLUMNS[table] if not column.type.startswith("array")]
-        for table in EVM_TABLES
-    }
+def test_every_optional_column_can_be_chosen() -> None:
+    columns = {table: [column.name for column in EVM_OPTIONAL_COLUMNS[table]] for table in EVM_TABLES}
     config = read_config("block_follower", {"chain_id": 1, "columns": columns})
     for index, table in enumerate(EVM_TABLES):
         schema = config.table(index)
         assert schema is not None
         assert {*columns[table]} <= {column.name for column in schema.columns}
+        lists = {column.name: column.type for column in EVM_OPTIONAL_COLUMNS[table] if "<" in column.type}
+        assert {column.name: column.nested for column in schema.columns if column.nested} == lists
+        assert all(column.type is ColumnType.JSON for column in schema.columns if column.nested)

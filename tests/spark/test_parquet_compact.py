@@ -1,6 +1,6 @@
 """Final rows of tables become files: complete, the same as `evm_ingest` writes, and removed once they are committed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -15,9 +15,18 @@ import pytest
 
 from tests.direct.support import ask, new_writer, stored_rows
 from tests.spark.evm.support import CHAIN_ID
-from tests.spark.live_chain import BLOCKS, LiveChain, chain_rows, cut_rows
+from tests.spark.live_chain import (
+    BLOCKS,
+    NESTED,
+    LiveChain,
+    chain_rows,
+    cut_rows,
+    nested_blocks,
+    nested_tables,
+    plain_tables,
+)
 from tests.spark.support import BUCKET, Bench, DirectoryTransfer, plain_name
-from tests.support.chain import ServedChain, serve_chain
+from tests.support.chain import serve_chain
 from tests.support.postgres import TestCluster
 from tracelake.catalogue.context import LiveOutput, NonRetryableError, OperatorContext, OperatorResult
 from tracelake.catalogue.evm_columns import EVM_TABLES
@@ -27,7 +36,8 @@ from tracelake.model.buffered import quoted, table_name
 from tracelake.ports.direct_tables import WHOLE_TABLE, RangeReplacement
 from tracelake.spark.evm import endpoints
 from tracelake.spark.evm.node import RpcOptions
-from tracelake.spark.evm.tables import SCHEMAS
+from tracelake.spark.evm.read_options import ReadOptions
+from tracelake.spark.evm.tables import SCHEMAS, schema_of
 from tracelake.spark.operators.evm_ingest import run as run_ingest
 from tracelake.spark.operators.parquet_compact import CompactionError
 from tracelake.spark.session import SharedSession
@@ -58,12 +68,6 @@ def live(dsn: str, transfer: DirectoryTransfer, tmp_path: Path) -> LiveChain:
 @pytest.fixture
 def engine(shared: SharedSession, dsn: str, transfer: DirectoryTransfer, tmp_path: Path) -> SparkOperators:
     return SparkOperators(shared, transfer, tmp_path / "scratch", lambda: dsn)
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[ServedChain]:
-    with serve_chain(BLOCKS) as chain:
-        yield chain
 
 
 def context_of(
@@ -119,35 +123,28 @@ def read_files(transfer: DirectoryTransfer, context: OperatorContext, index: int
     )
 
 
+@pytest.mark.parametrize("nested", [False, True], ids=["usual_columns", "columns_of_lists"])
 def test_files_are_those_that_evm_ingest_writes(
-    engine: SparkOperators, bench: Bench, served: ServedChain, live: LiveChain, monkeypatch: pytest.MonkeyPatch
+    engine: SparkOperators, bench: Bench, live: LiveChain, monkeypatch: pytest.MonkeyPatch, nested: bool
 ) -> None:
     """Row by row and column by column, over the recorded chain: once from nodes to files, once by way of the tables,
     with the rows that a follower reads."""
-    monkeypatch.setenv("TRACE_RPC_DEFAULT", served.url)
-    bench.outputs = list(EVM_TABLES)
-    bench.run("evm_ingest", run_ingest, {"chain_id": CHAIN_ID, "chunk_blocks": 8}, blocks=(3, 99))
+    columns: dict[str, tuple[str, ...]] = NESTED if nested else dict.fromkeys(EVM_TABLES, ())
+    config = {"columns": {name: list(names) for name, names in columns.items()}}
+    followed = LiveChain(live.dsn, live.objects, live.scratch, nested_tables() if nested else plain_tables())
+    with serve_chain(nested_blocks(BLOCKS)) as chain:
+        monkeypatch.setenv("TRACE_RPC_DEFAULT", chain.url)
+        bench.outputs = list(EVM_TABLES)
+        bench.run("evm_ingest", run_ingest, {"chain_id": CHAIN_ID, "chunk_blocks": 8, **config}, blocks=(3, 99))
+        follow(followed, columns, 3, 109, seal=99)
     ingested = [bench.table(index) for index in range(3)]
     names = [sorted(map(plain_name, bench.files(index))) for index in range(3)]
-
-    (endpoint,) = endpoints.resolve("", "default")
-    node = RpcChainNode(endpoint, RpcOptions(chain_id=CHAIN_ID), EVM_TABLES)
-    followed = LiveChain(live.dsn, live.objects, live.scratch)
-    with (
-        closing(node),
-        closing(followed.store.open(list(followed.tables.values()), WHOLE_TABLE, new_writer())) as writer,
-    ):
-        for first in range(3, 110, 7):
-            last = min(109, first + 6)
-            rows = node.read_rows(first, last).tables
-            batches = {followed.tables[name].dataset_uuid: rows[name].to_batches() for name in EVM_TABLES}
-            writer.replace(RangeReplacement(first, last, batches, above=True, live=True, seal=min(last, 99)))
-    context = context_of(followed, 3, 99)
+    context = context_of(followed, 3, 99, config)
     result = compact(engine, context)
 
-    for index in range(3):
+    for index, name in enumerate(EVM_TABLES):
         table = read_files(followed.objects, context, index)
-        assert table.schema == ingested[index].schema == SCHEMAS[EVM_TABLES[index]]
+        assert table.schema == ingested[index].schema == schema_of(name, columns[name])
         assert table.equals(ingested[index])
         assert sorted(map(plain_name, files_of(followed.objects, context, index))) == names[index]
         published = result.datasets_published[index]
@@ -157,7 +154,23 @@ def test_files_are_those_that_evm_ingest_writes(
         assert result.outputs[index].row_count == table.num_rows
         metadata = pq.read_metadata(files_of(followed.objects, context, index)[0])
         assert metadata.row_group(0).sorting_columns
+        for column in columns[name]:
+            values = table[column].to_pylist()
+            shapes = {None if value is None else min(len(value), 2) for value in values}
+            assert shapes == {None, 0, 1, 2}, column
     assert result.events == []
+
+
+def follow(live: LiveChain, columns: Mapping[str, Sequence[str]], first: int, last: int, *, seal: int) -> None:
+    """Writes the tables as a follower does, a few blocks at a time, from the endpoint `default`."""
+    (endpoint,) = endpoints.resolve("", "default")
+    node = RpcChainNode(endpoint, RpcOptions(chain_id=CHAIN_ID), EVM_TABLES, reading=ReadOptions.of(columns))
+    with closing(node), closing(live.store.open(list(live.tables.values()), WHOLE_TABLE, new_writer())) as writer:
+        for start in range(first, last + 1, 7):
+            end = min(last, start + 6)
+            rows = node.read_rows(start, end).tables
+            batches = {live.tables[name].dataset_uuid: rows[name].to_batches() for name in EVM_TABLES}
+            writer.replace(RangeReplacement(start, end, batches, above=True, live=True, seal=min(end, seal)))
 
 
 def test_tables_without_rows_are_files_without_rows(

@@ -13,10 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.kept_tables import run
-from tests.spark.live_chain import LiveChain, cut_rows
+from tests.spark.live_chain import NESTED, LiveChain, cut_rows, nested_rows, nested_tables
 from tests.spark.support import BUCKET, DirectoryTransfer
 from tests.support.postgres import TestCluster
 from tracelake.catalogue.context import LiveInput, NonRetryableError
+from tracelake.catalogue.evm_columns import EVM_OPTIONAL_COLUMNS, EvmTable
 from tracelake.errors import BoundaryMovedError
 from tracelake.model.dag import ReadMode
 from tracelake.ports import ObjectMeta
@@ -99,6 +100,30 @@ def test_a_unit_is_the_same_wherever_its_rows_are(engine: SparkOperators, live: 
         touched = [file for file in files if overlaps(file, first, last)]
         table = read(engine, live.item(name, first, last), live.source(name, touched, boundary))
         assert plain(table) == plain(cut_rows(name, first, last)), (first, last, boundary)
+        schemas.add(str(table.schema))
+    assert len(schemas) == 1
+
+
+@pytest.mark.parametrize("name", ["blocks", "transactions"])
+def test_lists_are_the_same_in_files_and_in_the_table(
+    engine: SparkOperators, dsn: str, transfer: DirectoryTransfer, tmp_path: Path, name: EvmTable
+) -> None:
+    """Frames of files, of the table and of both have one type, which is the one that the operators declare."""
+    live = LiveChain(dsn, transfer, tmp_path, nested_tables(), nested_rows())
+    live.write(20, 119, seal=79)
+    files = committed(live, name, 39)
+    declared = {column.name: column.type for column in EVM_OPTIONAL_COLUMNS[name] if column.name in NESTED[name]}
+
+    def look(work: SparkWork) -> tuple[dict[str, str], pa.Table]:
+        frame = work.read()
+        return dict(frame.dtypes), frame.toArrow()
+
+    schemas = set()
+    for (first, last), boundary in (((10, 39), 39), ((10, 70), 39), ((40, 70), 39), ((20, 30), None)):
+        touched = [file for file in files if overlaps(file, first, last)] if boundary else []
+        types, table = read(engine, live.item(name, first, last), live.source(name, touched, boundary), look)
+        assert {column: types[column] for column in declared} == declared
+        assert plain(table) == plain(cut_rows(name, first, last, nested_rows())), (first, last)
         schemas.add(str(table.schema))
     assert len(schemas) == 1
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from tracelake.catalogue.direct_schemas import can_hold, table_schema
+from tracelake.catalogue.direct_schemas import table_schema
 from tracelake.catalogue.evm import (
     CHAIN_PRESETS,
     ChainKind,
@@ -55,7 +55,7 @@ class BlockFollowerConfig(OperatorConfig, frozen=True, kw_only=True):
     tables: Annotated[tuple[EvmTable, ...], Meta(min_length=1, max_length=3)] = EVM_TABLES
     """Output 0 is the first table, output 1 the second, and so on. `blocks` is always one of them."""
     columns: EvmColumnChoice | None = None
-    """By table, the optional columns that it has after the others. Lists are not among them."""
+    """By table, the optional columns that it has after the others."""
     filter: EvmLogCriteria | None = None
     """Reads only logs of these contracts or with these topics, with the headers of all blocks."""
     chain_kind: ChainKind = "ethereum"
@@ -93,7 +93,7 @@ class BlockFollowerConfig(OperatorConfig, frozen=True, kw_only=True):
         if "blocks" not in self.tables:
             raise ConfigFieldError("tables", "`blocks` must be one of them: the follower compares them with the nodes")
         for table in EVM_TABLES:
-            self._check_columns(table)
+            check_columns(self.tables, table, self._chosen_columns(table))
         if self.filter is not None:
             self.filter.check()
             if CHAIN_PRESETS[self.chain_kind].log_index == "renumber":
@@ -110,18 +110,6 @@ class BlockFollowerConfig(OperatorConfig, frozen=True, kw_only=True):
             raise ConfigFieldError("repair_from", "it is for live datasets, which have `unit_blocks`")
         if self.poll_min_seconds > self.poll_max_seconds:
             raise ConfigFieldError("poll_min_seconds", "it must not be more than poll_max_seconds")
-
-    def _check_columns(self, table: EvmTable) -> None:
-        names = self._chosen_columns(table)
-        check_columns(self.tables, table, names)
-        types = {column.name: column.type for column in EVM_OPTIONAL_COLUMNS[table]}
-        for place, name in enumerate(names):
-            if not can_hold(types[name]):
-                raise ConfigFieldError(
-                    f"columns.{table}[{place}]",
-                    f"`{name}` is a list, and tables in Postgres hold none",
-                    "Leave it out, or read it with `evm_ingest`.",
-                )
 
     def _chosen_columns(self, table: EvmTable) -> tuple[str, ...]:
         return () if self.columns is None else getattr(self.columns, table)

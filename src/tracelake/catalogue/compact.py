@@ -5,9 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from tracelake.catalogue.direct_schemas import table_schema
 from tracelake.catalogue.evm import EvmColumnChoice, EvmIngestConfig
-from tracelake.catalogue.evm_columns import EVM_KEYS, EVM_OPTIONAL_COLUMNS, EVM_TABLES, EvmTable, evm_columns
+from tracelake.catalogue.evm_columns import EVM_OPTIONAL_COLUMNS, EVM_TABLES, EvmTable, evm_columns
 from tracelake.catalogue.spec import (
     WORKERS,
     ConfigFieldError,
@@ -33,13 +32,6 @@ class ParquetCompactConfig(OperatorConfig, frozen=True, kw_only=True):
         EvmIngestConfig(chain_id=1, tables=self.tables, columns=self.columns)
         if "blocks" not in self.tables:
             raise ConfigFieldError("tables", "`blocks` must be one of them: they show whether rows are complete")
-        for table in self.tables:
-            try:
-                table_schema(evm_columns(table, self._chosen_columns(table)), EVM_KEYS[table])
-            except KeyError:
-                raise ConfigFieldError(
-                    f"columns.{table}", "one of them is a list, and tables in Postgres hold none", "Leave it out."
-                ) from None
 
     def _chosen_columns(self, table: EvmTable) -> tuple[str, ...]:
         return () if self.columns is None else getattr(self.columns, table)

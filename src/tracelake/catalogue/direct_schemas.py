@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from tracelake.catalogue.sql.columns.types import SqlType, parse_type
 from tracelake.model.columns import DatasetColumn
 from tracelake.model.dag import Column, ColumnType, Schema
 
@@ -17,6 +18,8 @@ _TYPES = {
     "timestamp": ColumnType.TIMESTAMP,
     "date": ColumnType.DATE,
 }
+NESTED_ITEMS = frozenset({"bigint", "binary"})
+"""What lists and structs may hold, besides each other: values that JSON of Postgres keeps exactly."""
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 POSITION_TYPES = frozenset({ColumnType.INT16, ColumnType.INT32, ColumnType.INT64})
 
@@ -38,15 +41,17 @@ def table_schema(columns: Sequence[DatasetColumn], unique: Sequence[str], *, new
     return schema
 
 
-def can_hold(spark_type: str) -> bool:
-    """Whether a column of such a table may have this type of Spark."""
-    return spark_type in _TYPES or _DECIMAL.fullmatch(spark_type) is not None
-
-
 def has_position(schema: Schema) -> bool:
     """Whether rows of the table have a position, so that tasks can write it directly."""
     column = schema.column(schema.unique[0]) if schema.unique else None
     return column is not None and column.type in POSITION_TYPES
+
+
+def _is_nested(kind: SqlType) -> bool:
+    """Whether a type is a list or a struct that such a table can have."""
+    return kind.kind in ("array", "struct") and all(
+        item.kind in NESTED_ITEMS or _is_nested(item) for item in kind.items
+    )
 
 
 def _column(column: DatasetColumn, in_key: bool) -> Column:
@@ -56,4 +61,6 @@ def _column(column: DatasetColumn, in_key: bool) -> Column:
         return Column(
             name=column.name, type=ColumnType.DECIMAL, nullable=nullable, precision=digits, scale=scale or None
         )
+    if _is_nested(parse_type(column.type)):
+        return Column(name=column.name, type=ColumnType.JSON, nullable=nullable, nested=column.type)
     return Column(name=column.name, type=_TYPES[column.type], nullable=nullable)

@@ -160,6 +160,8 @@ def type_text(column: Column) -> str:
     """The type as a document declares it."""
     if column.type is ColumnType.DECIMAL:
         return f"{column.type}({column.precision},{column.scale or 0})"
+    if column.nested is not None:
+        return column.nested
     return str(column.type) if column.max_length is None else f"{column.type}({column.max_length})"
 
 
@@ -190,6 +192,9 @@ def _narrower(before: Column, after: Column) -> Iterator[tuple[str, str]]:
     if before.type is not after.type:
         if after.type not in _WIDER.get(before.type, ()):
             yield f"{name} is {before.type} and cannot become {after.type}. {_ELSE}", "type"
+        return
+    if before.nested != after.nested:
+        yield f"{name} is {type_text(before)} and cannot become {type_text(after)}. {_ELSE}", "type"
         return
     if after.max_length is not None and before.max_length is None:
         yield (

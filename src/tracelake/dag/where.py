@@ -238,7 +238,7 @@ def _misfit(column: Column, value: Scalar) -> str | None:
     if value is None:
         return None if column.nullable else "is never null"
     if kind is ColumnType.JSON:
-        return "is json and cannot be compared"
+        return f"is {'json' if column.nested is None else column.nested} and cannot be compared"
     if kind is ColumnType.BOOL:
         return None if isinstance(value, bool) else "is bool: write true or false"
     if isinstance(value, bool):

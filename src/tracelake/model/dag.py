@@ -76,6 +76,9 @@ class Column(DocumentPart, frozen=True, kw_only=True):
     """Of decimal."""
     enum: tuple[str, ...] | None = None
     """The values that a text column may have."""
+    nested: str | None = None
+    """Of json: the type of Spark of lists and structs, as which it is written and read. Only tables of operators with
+    fixed columns have it; no document declares it."""
 
 
 class Schema(DocumentPart, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from tracelake.query.engine.requests import EngineColumn, FileFormat, Relation
 from tracelake.query.files import QueryFiles
 from tracelake.query.parts import Columns
 from tracelake.query.pruning import BLOCK
+from tracelake.storage.nested_values import nested_sql_type
 from tracelake.wire.query import InputRelation, InputSelection, QueriedDataset, ReadableRelation
 from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import Scalar
@@ -138,6 +139,8 @@ class SchemaDirectory:
 def sql_type(column: TableColumn) -> str:
     if column.type is ColumnType.DECIMAL:
         return f"DECIMAL({column.precision or 38},{column.scale or 0})"
+    if column.nested is not None:
+        return nested_sql_type(column.nested)
     return _TYPES[column.type]
 
 

@@ -9,6 +9,7 @@ from pyarrow import types
 from tracelake.model.dag import Column, ColumnType
 from tracelake.ports.direct_tables import RangeReplacement, RowsRefusedError
 from tracelake.rows.values import kind_of
+from tracelake.storage.nested_values import encode_nested, nested_arrow_type
 from tracelake.wire.direct import DirectTable
 
 _Check = Callable[[pa.DataType], bool]
@@ -80,6 +81,10 @@ def _convert(table: DirectTable, column: Column, values: pa.Array | None, count:
     if values is None:
         return pa.nulls(count, kind.arrow)
     try:
+        if column.nested is not None and not types.is_null(values.type):
+            if values.type != nested_arrow_type(column.nested):
+                raise pa.ArrowInvalid
+            return encode_nested(values, column.nested)
         if not (types.is_null(values.type) or any(accepts(values.type) for accepts in _ACCEPTED[column.type])):
             raise pa.ArrowInvalid
         if column.type is ColumnType.DECIMAL and types.is_integer(values.type):
@@ -93,7 +98,7 @@ def _convert(table: DirectTable, column: Column, values: pa.Array | None, count:
             _check_values(table, column, converted)
     except (ValueError, pa.ArrowNotImplementedError):  # the first is of Arrow too
         raise RowsRefusedError(
-            f"Values of {table.name}.{column.name} are {values.type}, and do not fit {column.type}."
+            f"Values of {table.name}.{column.name} are {values.type}, and do not fit {column.nested or column.type}."
         ) from None
     return converted
 

@@ -14,7 +14,7 @@ Of a live dataset a reader reads files up to a boundary and the table above it. 
 were committed, and in the snapshot it shows whether some went that the reader's files do not have.
 
 Values are exact. 256-bit integers have more digits than any decimal of Arrow or Spark, so they are text, in decimal
-digits; so is JSON.
+digits; so is JSON, except for columns of lists and structs, which Postgres has as JSON (`nested_values`).
 """
 
 import threading
@@ -33,6 +33,7 @@ from tracelake.errors import BoundaryMovedError, StoreUnavailableError
 from tracelake.model.buffered import patient, quoted, shown_rows, table_name
 from tracelake.model.dag import Column, ColumnType, Schema
 from tracelake.ports.direct_tables import TableExtent
+from tracelake.storage.nested_values import decode_nested, nested_arrow_type
 from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import CursorRange, PayloadInput
 
@@ -367,7 +368,7 @@ def arrow_columns(columns: Sequence[TableColumn]) -> pa.Schema:
 def _arrow(column: TableColumn) -> pa.DataType:
     if column.type is ColumnType.DECIMAL:
         return pa.decimal128(column.precision or 38, column.scale or 0)
-    return _ARROW[column.type]
+    return _ARROW[column.type] if column.nested is None else nested_arrow_type(column.nested)
 
 
 def _expression(column: TableColumn, stored: Column | None) -> str:
@@ -381,8 +382,10 @@ def _fit(field: pa.Field, column: TableColumn, stored: Column | None, values: pa
     if stored is None:
         return pa.nulls(len(values), field.type)
     try:
+        if column.nested is not None and stored.nested == column.nested:
+            return decode_nested(values, column.nested, field.type)
         return values.cast(field.type)
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise NonRetryableError(
             f"a value of the column {column.name} no longer fits {_words(column)}, as which this version of the job "
             f"reads it: the table has {_words(stored)}. Activate or deploy a version that declares it so"
@@ -392,7 +395,7 @@ def _fit(field: pa.Field, column: TableColumn, stored: Column | None, values: pa
 def _words(column: TableColumn | Column) -> str:
     if column.type is ColumnType.DECIMAL:
         return f"decimal({column.precision},{column.scale or 0})"
-    return str(column.type)
+    return column.nested or str(column.type)
 
 
 @contextmanager

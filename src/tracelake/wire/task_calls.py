@@ -280,6 +280,8 @@ class TableColumn(Reply, frozen=True, kw_only=True):
     precision: int | None = None
     scale: int | None = None
     """Both for decimal only."""
+    nested: str | None = None
+    """For json only: the type of Spark of lists and structs, as which readers get it."""
 
 
 class FilesReply(Reply, frozen=True, kw_only=True):

@@ -59,7 +59,11 @@ def written(publish: Publish) -> list[Any]:
 def _read(schema: Schema | None) -> list[Any]:
     """What readers of a table see of its schema: columns, and what they are in a query."""
     columns = () if schema is None else schema.columns
-    return [[column.name, column.type, column.precision, column.scale] for column in columns]
+    return [
+        # Of columns without nested values the hash is what it was before there were others.
+        [column.name, column.type, column.precision, column.scale, *([column.nested] if column.nested else [])]
+        for column in columns
+    ]
 
 
 def schema_hash(schema: Schema | None) -> str | None:

@@ -7,6 +7,7 @@ opened. The sandbox does not depend on it.
 from collections.abc import Mapping
 
 import duckdb
+import msgspec
 import pyarrow as pa
 
 from tracelake.model.dag import Scalar
@@ -75,7 +76,8 @@ def open_relations(
     )
     _run(connection, "; ".join(f"SET {setting}" for setting in settings))
     for number, (name, relation) in enumerate(relations.items()):
-        _create_view(connection, name, relation, f"_source_{number}")
+        columns = tuple(map(_canonical, relation.columns))
+        _create_view(connection, name, msgspec.structs.replace(relation, columns=columns), f"_source_{number}")
 
 
 def bind(parameters: Mapping[str, EngineParameter]) -> dict[str, object]:
@@ -90,6 +92,11 @@ def quote_text(text: str) -> str:
     if "\0" in text:
         raise QueryFailureError("query_value_invalid")
     return "'" + text.replace("'", "''") + "'"
+
+
+def _canonical(column: EngineColumn) -> EngineColumn:
+    """With its type as DuckDB writes it, which quotes few names of fields: types are compared as text."""
+    return EngineColumn(column.name, str(duckdb.dtype(column.type))) if '"' in column.type else column
 
 
 def _value(parameter: EngineParameter) -> object:

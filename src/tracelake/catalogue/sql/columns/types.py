@@ -69,6 +69,8 @@ def declared_type(column: Column) -> SqlType:
     """The type that a column of a buffered dataset has in a query."""
     if column.type is ColumnType.DECIMAL:
         return decimal(column.precision or MAX_PRECISION, column.scale or 0)
+    if column.nested is not None:
+        return parse_type(column.nested)
     return DECLARED[column.type]
 
 
