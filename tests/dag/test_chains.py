@@ -1,12 +1,16 @@
 """`chains` of a document: what it stands for, and where its problems are."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.dag.support import problems_of, read
+from tracelake.catalogue.evm_columns import EVM_OPTIONAL_COLUMNS
 from tracelake.model.dag import Dag
 
+FILTER = '{addresses: ["0xabababababababababababababababababababab"]}'
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHORT = """
 name: mainnet
@@ -57,6 +61,56 @@ def test_a_chain_is_what_its_jobs_are() -> None:
     assert read(SHORT) == read(LONG)
 
 
+def configs_of(chain: str) -> dict[str, dict[str, Any]]:
+    dag = read(f"\nname: mainnet\nchains:\n  - {chain}\n")
+    return {job.name.removeprefix("eth_"): json.loads(json.dumps(job.config)) for job in dag.jobs}
+
+
+def test_how_nodes_are_read_is_the_same_for_the_head_and_for_history() -> None:
+    reading = {
+        "rpc": "archive",
+        "batch_size": 7,
+        "max_requests_per_second": 2.5,
+        "max_calls_per_second": 40,
+        "retry_seconds": 60,
+        "log_index": "as_given",
+        "phantom_transactions": "drop",
+        "missing_fields": "null",
+    }
+    configs = configs_of(f"{{name: eth, chain_id: 1, chunk_blocks: 50, {flow(reading)}}}")
+    for job in ("head", "history"):
+        assert {name: configs[job].get(name) for name in reading} == reading
+    assert (configs["history"]["chunk_blocks"], configs["compact"]["chunk_blocks"]) == (50, 50)
+    assert not configs["compact"].keys() & reading.keys()
+
+
+def test_tables_of_a_chain_may_have_columns_of_lists() -> None:
+    dag = read("\nname: mainnet\nchains:\n  - {name: eth, chain_id: 1, columns: {blocks: [withdrawals]}}\n")
+    (blocks,) = (publish for publish in dag.publish if publish.name == "blocks")
+    assert blocks.schema is not None
+    column = blocks.schema.column("withdrawals")
+    assert column is not None
+    assert column.nested == next(item.type for item in EVM_OPTIONAL_COLUMNS["blocks"] if item.name == "withdrawals")
+
+
+def flow(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}: {json.dumps(value)}" for name, value in values.items())
+
+
+@pytest.mark.parametrize(("own", "chunk"), [("", 10_000), (", chunk_blocks: 20", 20)])
+def test_a_filtered_chain_has_all_blocks_on_both_sides_of_the_boundary(own: str, chunk: int) -> None:
+    chain = f"{{name: eth, chain_id: 1, filter: {FILTER}{own}}}"
+    configs = configs_of(chain)
+    addresses = ["0x" + "ab" * 20]
+    assert configs["head"]["filter"] == {"addresses": addresses}
+    assert configs["history"]["filter"] == {"addresses": addresses, "blocks": "all", "chunk_blocks": chunk}
+    assert "filter" not in configs["compact"]
+    assert configs["compact"]["chunk_blocks"] == chunk
+    assert {",".join(configs[job]["tables"]) for job in ("head", "history", "compact")} == {"blocks,logs"}
+    dag = read(f"\nname: mainnet\nchains:\n  - {chain}\n")
+    assert {publish.name for publish in dag.publish} == {"blocks", "logs"}
+
+
 def names(dag: Dag) -> list[str]:
     return sorted(job.name for job in dag.jobs)
 
@@ -88,6 +142,14 @@ publish: {sums: {from: {job: sums}, storage: s3}}
         ("{name: eth, chain_id: 1, publish: {logs: eth_logs}}", "config_invalid", 4),
         ("{name: eth, chain_id: 1, columns: {blocks: [nothing]}}", "config_invalid", 4),
         ("{name: eth, chain_id: 1, chain_kind: moon}", "config_invalid", 4),
+        ("{name: eth, chain_id: 1, log_index: moon}", "unknown_value", 4),
+        ("{name: eth, chain_id: 1, max_calls_per_second: 0}", "out_of_range", 4),
+        ("{name: eth, chain_id: 1, max_requests_per_second: many}", "wrong_type", 4),
+        ("{name: eth, chain_id: 1, filter: {}}", "config_invalid", 4),
+        ("{name: eth, chain_id: 1, filter: {blocks: with_logs}}", "config_invalid", 4),
+        (f"{{name: eth, chain_id: 1, filter: {FILTER}, chain_kind: cronos}}", "config_invalid", 4),
+        (f"{{name: eth, chain_id: 1, filter: {FILTER}, publish: {{blocks: b}}}}", "invalid_value", 4),
+        (f"{{name: eth, chain_id: 1, filter: {FILTER}, publish: {{blocks: b, transactions: t}}}}", "invalid_value", 4),
     ],
 )
 def test_a_problem_is_shown_where_the_chain_is(chain: str, code: str, line: int) -> None:

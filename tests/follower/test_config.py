@@ -5,11 +5,14 @@ from typing import Any
 import pytest
 
 from tracelake.catalogue import read_config
+from tracelake.catalogue.block_follower import BlockFollowerConfig
+from tracelake.catalogue.evm import CHAIN_PRESETS, EvmIngestConfig
 from tracelake.catalogue.evm_columns import EVM_OPTIONAL_COLUMNS, EVM_TABLES
 from tracelake.errors import TraceError
 from tracelake.model.dag import ColumnType
 
 ADDRESS = "0x" + "ab" * 20
+FILTER = {"addresses": [ADDRESS]}
 
 
 @pytest.mark.parametrize(
@@ -24,6 +27,9 @@ ADDRESS = "0x" + "ab" * 20
             "filter",
             "chunk_blocks",
         ),
+        ({"tables": ["blocks", "logs"], "filter": FILTER, "chain_kind": "cronos"}, "chain_kind", "renumber"),
+        ({"tables": ["blocks", "logs"], "filter": FILTER, "log_index": "renumber"}, "log_index", "renumber"),
+        ({"missing_fields": "drop"}, "missing_fields", "there is no `drop`"),
         ({"columns": {"logs": ["timestamps"]}}, "columns.logs[0]", "no optional column"),
         ({"tables": ["blocks"], "columns": {"logs": ["timestamp"]}}, "columns.logs", "none of the `tables`"),
     ],
@@ -32,6 +38,19 @@ def test_what_makes_no_sense_is_refused_with_its_field(config: dict[str, Any], f
     with pytest.raises(TraceError, match=words) as caught:
         read_config("block_follower", {"chain_id": 1, **config})
     assert (caught.value.code, caught.value.details["field"]) == ("job_invalid", f"config.{field}")
+
+
+def test_deviations_mean_what_they_mean_for_evm_ingest() -> None:
+    deviations = {"log_index": "as_given", "phantom_transactions": "drop", "missing_fields": "null"}
+    kinds: list[dict[str, Any]] = [{}, {"chain_kind": "cronos"}, {"chain_kind": "tempo", "missing_fields": "fail"}]
+    for config in [*kinds, deviations, {"chain_kind": "cronos", "log_index": "strict"}]:
+        follower, ingest = (read_config(name, {"chain_id": 1, **config}) for name in ("block_follower", "evm_ingest"))
+        assert isinstance(follower, BlockFollowerConfig)
+        assert isinstance(ingest, EvmIngestConfig)
+        assert follower.preset == ingest.preset
+        assert follower.preset.log_index == config.get("log_index", CHAIN_PRESETS[follower.chain_kind].log_index)
+    filtered = {"tables": ["blocks", "logs"], "filter": FILTER, "chain_kind": "cronos", "log_index": "as_given"}
+    assert read_config("block_follower", {"chain_id": 1, **filtered})
 
 
 def test_tables_have_the_chosen_columns_behind_the_others() -> None:

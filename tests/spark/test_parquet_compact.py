@@ -21,6 +21,7 @@ from tests.spark.live_chain import (
     LiveChain,
     chain_rows,
     cut_rows,
+    make_table,
     nested_blocks,
     nested_tables,
     plain_tables,
@@ -35,6 +36,7 @@ from tracelake.follower.rpc_nodes import RpcChainNode
 from tracelake.model.buffered import quoted, table_name
 from tracelake.ports.direct_tables import WHOLE_TABLE, RangeReplacement
 from tracelake.spark.evm import endpoints
+from tracelake.spark.evm.log_filter import LogSelection
 from tracelake.spark.evm.node import RpcOptions
 from tracelake.spark.evm.read_options import ReadOptions
 from tracelake.spark.evm.tables import SCHEMAS, schema_of
@@ -161,15 +163,53 @@ def test_files_are_those_that_evm_ingest_writes(
     assert result.events == []
 
 
-def follow(live: LiveChain, columns: Mapping[str, Sequence[str]], first: int, last: int, *, seal: int) -> None:
+def test_filtered_files_are_those_that_evm_ingest_writes(
+    engine: SparkOperators, bench: Bench, live: LiveChain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a filter, on both ways all blocks and the logs that it takes."""
+    followed = LiveChain(live.dsn, live.objects, live.scratch, {name: make_table(name) for name in ("blocks", "logs")})
+    topic = "0x" + chain_rows()["logs"]["topic0"].drop_null()[0].as_py().hex()
+    config = {"chain_id": CHAIN_ID, "tables": ["blocks", "logs"]}
+    log_filter = LogSelection.of([], [[topic]])
+    with serve_chain(BLOCKS) as chain:
+        monkeypatch.setenv("TRACE_RPC_DEFAULT", chain.url)
+        bench.outputs = ["blocks", "logs"]
+        ingest_filter = {"topics": [topic], "blocks": "all", "chunk_blocks": 8}
+        bench.run("evm_ingest", run_ingest, {**config, "filter": ingest_filter}, blocks=(3, 99))
+        follow(followed, {}, 3, 109, seal=99, log_filter=log_filter)
+    context = context_of(followed, 3, 99, {"tables": ["blocks", "logs"]}, tables=("blocks", "logs"))
+    compact(engine, context)
+    for index, name in enumerate(("blocks", "logs")):
+        table = read_files(followed.objects, context, index)
+        assert table.schema == bench.table(index).schema
+        assert table.equals(bench.table(index))
+        names = [
+            sorted(map(plain_name, files)) for files in (bench.files(index), files_of(live.objects, context, index))
+        ]
+        assert names[0] == names[1]
+        assert 0 < table.num_rows <= cut_rows(name, 3, 99).num_rows
+    assert bench.table(0).equals(cut_rows("blocks", 3, 99))
+    assert bench.table(1).num_rows < cut_rows("logs", 3, 99).num_rows
+
+
+def follow(
+    live: LiveChain,
+    columns: Mapping[str, Sequence[str]],
+    first: int,
+    last: int,
+    *,
+    seal: int,
+    log_filter: LogSelection | None = None,
+) -> None:
     """Writes the tables as a follower does, a few blocks at a time, from the endpoint `default`."""
     (endpoint,) = endpoints.resolve("", "default")
-    node = RpcChainNode(endpoint, RpcOptions(chain_id=CHAIN_ID), EVM_TABLES, reading=ReadOptions.of(columns))
+    reading = ReadOptions.of(columns, log_filter=log_filter)
+    node = RpcChainNode(endpoint, RpcOptions(chain_id=CHAIN_ID), tuple(live.tables), reading=reading)
     with closing(node), closing(live.store.open(list(live.tables.values()), WHOLE_TABLE, new_writer())) as writer:
         for start in range(first, last + 1, 7):
             end = min(last, start + 6)
             rows = node.read_rows(start, end).tables
-            batches = {live.tables[name].dataset_uuid: rows[name].to_batches() for name in EVM_TABLES}
+            batches = {table.dataset_uuid: rows[name].to_batches() for name, table in live.tables.items()}
             writer.replace(RangeReplacement(start, end, batches, above=True, live=True, seal=min(end, seal)))
 
 

@@ -7,9 +7,7 @@ from msgspec import Meta
 
 from tracelake.catalogue.direct_schemas import table_schema
 from tracelake.catalogue.evm import (
-    CHAIN_PRESETS,
-    ChainKind,
-    ChainPreset,
+    ChainDeviations,
     EvmColumnChoice,
     EvmLogCriteria,
     check_columns,
@@ -20,7 +18,6 @@ from tracelake.catalogue.spec import (
     WORKERS,
     ConfigFieldError,
     JobInput,
-    OperatorConfig,
     OperatorSpec,
     ResultColumns,
     Writes,
@@ -31,7 +28,7 @@ from tracelake.model.dag import Schema
 Seconds = Annotated[float, Meta(ge=0.05, le=3600)]
 
 
-class BlockFollowerConfig(OperatorConfig, frozen=True, kw_only=True):
+class BlockFollowerConfig(ChainDeviations, frozen=True, kw_only=True):
     tuning = frozenset(
         {
             "rpc",
@@ -58,8 +55,6 @@ class BlockFollowerConfig(OperatorConfig, frozen=True, kw_only=True):
     """By table, the optional columns that it has after the others."""
     filter: EvmLogCriteria | None = None
     """Reads only logs of these contracts or with these topics, with the headers of all blocks."""
-    chain_kind: ChainKind = "ethereum"
-    """The kind of chain, as of `evm_ingest`."""
     start: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None = None
     """The first block of empty tables; without it, the head."""
     finality_depth_blocks: Annotated[int, Meta(ge=0, le=10_000)] = 64
@@ -96,10 +91,7 @@ class BlockFollowerConfig(OperatorConfig, frozen=True, kw_only=True):
             check_columns(self.tables, table, self._chosen_columns(table))
         if self.filter is not None:
             self.filter.check()
-            if CHAIN_PRESETS[self.chain_kind].log_index == "renumber":
-                raise ConfigFieldError(
-                    "chain_kind", "logs are renumbered, which needs all of them, and a filter reads some"
-                )
+            self.check_numbers_of_some_logs()
             if set(self.tables) != {"blocks", "logs"}:
                 raise ConfigFieldError(
                     "tables", "with a filter there are logs, and all blocks", "Use `tables: [blocks, logs]`."
@@ -118,10 +110,6 @@ class BlockFollowerConfig(OperatorConfig, frozen=True, kw_only=True):
         """The chosen ones, in the order of the table."""
         names = self._chosen_columns(table)
         return tuple(column.name for column in EVM_OPTIONAL_COLUMNS[table] if column.name in names)
-
-    @property
-    def preset(self) -> ChainPreset:
-        return CHAIN_PRESETS[self.chain_kind]
 
     @property
     def seals_units(self) -> bool:

@@ -27,13 +27,18 @@ ColumnName = Annotated[str, Meta(min_length=1, max_length=63)]
 ChainKind = Literal["ethereum", "op_stack", "arbitrum", "polygon", "zksync", "cronos", "stable", "tempo"]
 
 
+LogIndexChoice = Literal["strict", "renumber", "as_given"]
+PhantomChoice = Literal["fail", "drop"]
+MissingFieldChoice = Literal["fail", "null"]
+
+
 @dataclass(frozen=True, slots=True)
 class ChainPreset:
     """What a kind of chain sets, unless the job does."""
 
-    log_index: Literal["strict", "renumber", "as_given"] = "strict"
-    phantom_transactions: Literal["fail", "drop"] = "fail"
-    missing_fields: Literal["fail", "null"] = "fail"
+    log_index: LogIndexChoice = "strict"
+    phantom_transactions: PhantomChoice = "fail"
+    missing_fields: MissingFieldChoice = "fail"
 
 
 CHAIN_PRESETS: dict[ChainKind, ChainPreset] = {
@@ -46,6 +51,38 @@ CHAIN_PRESETS: dict[ChainKind, ChainPreset] = {
     "stable": ChainPreset(log_index="renumber"),
     "tempo": ChainPreset(missing_fields="null"),
 }
+
+
+class ChainDeviations(OperatorConfig, frozen=True, kw_only=True):
+    """In what a chain may differ from Ethereum: fields of every operator that reads blocks of one."""
+
+    chain_kind: ChainKind = "ethereum"
+    """The kind of chain: what the next three are unless they are set."""
+    log_index: LogIndexChoice | None = None
+    """Whether logs must be numbered from 0 without a gap, get their place in the block, or keep their numbers."""
+    phantom_transactions: PhantomChoice | None = None
+    """Transactions of a block without a receipt: an error of the node, or left out."""
+    missing_fields: MissingFieldChoice | None = None
+    """Value, input, gas or nonce missing from a transaction of a type beyond 4: an error, or null."""
+
+    @property
+    def preset(self) -> ChainPreset:
+        """That of the kind of chain, with what the job sets itself."""
+        kind = CHAIN_PRESETS[self.chain_kind]
+        return ChainPreset(
+            self.log_index or kind.log_index,
+            self.phantom_transactions or kind.phantom_transactions,
+            self.missing_fields or kind.missing_fields,
+        )
+
+    def check_numbers_of_some_logs(self) -> None:
+        """Raises ConfigFieldError if logs are renumbered, which a filter makes impossible."""
+        if self.preset.log_index == "renumber":
+            raise ConfigFieldError(
+                "log_index" if self.log_index else "chain_kind",
+                "`log_index: renumber` needs all logs of a block, and a filter reads some of them",
+                "Use `log_index: as_given`.",
+            )
 
 
 class EvmColumnChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -83,8 +120,10 @@ class EvmLogCriteria(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class EvmLogFilter(EvmLogCriteria, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The logs that `evm_ingest` reads, and how many blocks of them go into a file."""
+    """The logs that `evm_ingest` reads, with which blocks, and how many blocks go into a file."""
 
+    blocks: Literal["with_logs", "all"] = "with_logs"
+    """Of the table `blocks`: those with such a log, or all of them."""
     chunk_blocks: Annotated[int, Meta(ge=1, le=10_000_000)] = 10_000
     """Blocks whose logs go into one file."""
 
@@ -122,7 +161,7 @@ def check_columns(tables: Collection[EvmIngestTable], table: EvmIngestTable, nam
             raise ConfigFieldError(field, f"`{table}` has no optional column {name!a}", hint)
 
 
-class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
+class EvmIngestConfig(ChainDeviations, frozen=True, kw_only=True):
     tuning = frozenset(
         {
             "rpc",
@@ -145,14 +184,6 @@ class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
     """By table, the optional columns that its files have after the others."""
     filter: EvmLogFilter | None = None
     """Reads only logs of these contracts or with these topics, and the blocks that they are in."""
-    chain_kind: ChainKind = "ethereum"
-    """The kind of chain: what the next three are unless they are set."""
-    log_index: Literal["strict", "renumber", "as_given"] | None = None
-    """Whether logs must be numbered from 0 without a gap, get their place in the block, or keep their numbers."""
-    phantom_transactions: Literal["fail", "drop"] | None = None
-    """Transactions of a block without a receipt: an error of the node, or left out."""
-    missing_fields: Literal["fail", "null"] | None = None
-    """Value, input, gas or nonce missing from a transaction of a type beyond 4: an error, or null."""
     chunk_blocks: Annotated[int, Meta(ge=1, le=100_000)] = _USUAL_CHUNK
     """Blocks that are read together and go into one file."""
     batch_size: Annotated[int, Meta(ge=1, le=1000)] = 20
@@ -181,12 +212,7 @@ class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
             raise ConfigFieldError(
                 "tables", "with a filter there are logs, and the blocks that they are in", "Use `tables: [logs]`."
             )
-        if self.preset.log_index == "renumber":
-            raise ConfigFieldError(
-                "log_index" if self.log_index else "chain_kind",
-                "`log_index: renumber` needs all logs of a block, and a filter reads some of them",
-                "Use `log_index: as_given`.",
-            )
+        self.check_numbers_of_some_logs()
         if self.chunk_blocks != _USUAL_CHUNK:
             raise ConfigFieldError(
                 "chunk_blocks", "with a filter, chunks are those of the filter", "Use `filter: {chunk_blocks: ...}`."
@@ -195,16 +221,6 @@ class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
     @property
     def blocks_per_chunk(self) -> int:
         return self.chunk_blocks if self.filter is None else self.filter.chunk_blocks
-
-    @property
-    def preset(self) -> ChainPreset:
-        """That of the kind of chain, with what the job sets itself."""
-        kind = CHAIN_PRESETS[self.chain_kind]
-        return ChainPreset(
-            self.log_index or kind.log_index,
-            self.phantom_transactions or kind.phantom_transactions,
-            self.missing_fields or kind.missing_fields,
-        )
 
     def _chosen_columns(self, table: EvmIngestTable) -> tuple[str, ...]:
         return () if self.columns is None else getattr(self.columns, table)

@@ -19,6 +19,23 @@ from tracelake.dag.problems import ProblemList, shown
 
 UNIT_BLOCKS = 1000
 _RUNTIME = "ecs_platform"
+_FILTERED_TABLES = ("blocks", "logs")
+_FILTERED_CHUNK = 10_000
+"""Blocks of a file where only some logs are read: more than a usual unit has."""
+_READING = (
+    "chain_id",
+    "rpc",
+    "columns",
+    "chain_kind",
+    "log_index",
+    "phantom_transactions",
+    "missing_fields",
+    "batch_size",
+    "max_requests_per_second",
+    "max_calls_per_second",
+    "retry_seconds",
+)
+"""Settings that say how nodes are read: the same for the head and for history."""
 
 
 def expand_chains(root: YamlNode, problems: ProblemList) -> bool:
@@ -48,11 +65,17 @@ class _Expansion:
         self._place = chain.place.node
         self._name: str = chain.values["name"]
         names: Record | None = chain.get("publish")
-        datasets_by_table = dict.fromkeys(EVM_TABLES) if names is None else names.values
+        usual_tables = _FILTERED_TABLES if chain.has("filter") else EVM_TABLES
+        datasets_by_table = dict.fromkeys(usual_tables) if names is None else names.values
         self._tables = [table for table in EVM_TABLES if table in datasets_by_table]
         self._datasets = {table: datasets_by_table[table] or table for table in self._tables}
 
     def add(self, problems: ProblemList) -> None:
+        if self._chain.has("filter") and {*self._tables} != {*_FILTERED_TABLES}:
+            place = DocumentPlace(self._chain.at("publish").node, self._chain.place.below("publish"), problems)
+            message = "With a filter there are logs, and all blocks."
+            place.problem("invalid_value", message, "Publish `blocks` and `logs`, and nothing else.")
+            return
         jobs = self._list_at("jobs")
         jobs.items += [self._head(), self._ranges(), self._history(), self._compact()]
         publish = self._map_at("publish")
@@ -74,14 +97,7 @@ class _Expansion:
     def _head(self) -> MapNode:
         tables = len(self._tables)
         config = self._config(
-            "chain_id",
-            "rpc",
-            "start",
-            "finality_depth_blocks",
-            "max_reorg_depth",
-            "poll_max_seconds",
-            "columns",
-            "chain_kind",
+            *_READING, "filter", "start", "finality_depth_blocks", "max_reorg_depth", "poll_max_seconds"
         )
         config["unit_blocks"] = self._unit_blocks()
         return self._job(
@@ -109,12 +125,26 @@ class _Expansion:
         )
 
     def _history(self) -> MapNode:
-        config = self._config("chain_id", "rpc", "columns", "chain_kind")
+        config = self._config(*_READING)
+        log_filter = self._chain.at("filter").node if self._chain.has("filter") else None
+        if isinstance(log_filter, MapNode):
+            # Tables have all blocks, so files do too.
+            own = {"blocks": self._text("all"), "chunk_blocks": self._chunk_blocks()}
+            entries = {key: (self._text(key), value) for key, value in own.items()}
+            config["filter"] = MapNode(log_filter.line, log_filter.column, entries=log_filter.entries | entries)
+        elif self._chain.has("chunk_blocks"):
+            config["chunk_blocks"] = self._chunk_blocks()
         return self._job("history", "evm_ingest", self._files("ranges", 0, config))
 
     def _compact(self) -> MapNode:
-        files = self._files("head", len(self._tables) + 1, self._config("columns"))
-        return self._job("compact", "parquet_compact", files)
+        config = self._config("columns")
+        if self._chain.has("filter") or self._chain.has("chunk_blocks"):
+            config["chunk_blocks"] = self._chunk_blocks()
+        return self._job("compact", "parquet_compact", self._files("head", len(self._tables) + 1, config))
+
+    def _chunk_blocks(self) -> YamlNode:
+        has_own = self._chain.has("chunk_blocks")
+        return self._chain.at("chunk_blocks").node if has_own else self._number(_FILTERED_CHUNK)
 
     def _files(self, job: str, output_index: int, config: Mapping[str, YamlNode]) -> dict[str, YamlNode]:
         return {

@@ -21,6 +21,7 @@ from tracelake.dag.kinds import (
     JsonSchema,
     ListOf,
     OneOrMany,
+    PositiveNumber,
     Text,
 )
 from tracelake.dag.nodes import MapNode
@@ -335,7 +336,27 @@ CHAIN = Fields(
             Integer(1, 3600), "The longest time between two looks at the head, in seconds.", default=15
         ),
         "columns": Field(FreeMap(), "By table, optional columns, as of evm_ingest."),
+        "filter": Field(FreeMap(), "Only logs of these contracts or topics, with the headers of all blocks."),
         "chain_kind": Field(Text("a kind of chain", max_length=64), "The kind of chain, as of evm_ingest."),
+        "log_index": Field(Choice(("strict", "renumber", "as_given")), "Numbers of logs, as of evm_ingest."),
+        "phantom_transactions": Field(Choice(("fail", "drop")), "Transactions without a receipt, as of evm_ingest."),
+        "missing_fields": Field(
+            Choice(("fail", "null")), "Fields missing from transactions of other types, as of evm_ingest."
+        ),
+        "batch_size": Field(Integer(1, 1000), "The most calls in one HTTP request.", default=20),
+        "max_requests_per_second": Field(
+            PositiveNumber(1_000_000), "Limit per node, for the head and for each unit of history; a batch is one."
+        ),
+        "max_calls_per_second": Field(
+            PositiveNumber(1_000_000),
+            "Limit per node, for the head and for each unit of history; a batch counts all.",
+        ),
+        "retry_seconds": Field(
+            Integer(1, 86_400), "How long nodes are retried before an attempt fails, as of the operators."
+        ),
+        "chunk_blocks": Field(
+            Integer(1, 100_000), "Blocks whose rows go into one file; 250 by default, with a filter a whole unit."
+        ),
         "runtime": Field(Text("a runtime", "[a-z][a-z0-9_-]{0,63}", 64), "Where its jobs run."),
     },
     "a chain: {name, chain_id}",

@@ -156,6 +156,27 @@ class Integer:
 
 
 @dataclass(frozen=True, slots=True)
+class PositiveNumber:
+    """A number above 0, which need not be whole."""
+
+    high: int
+
+    def read(self, place: DocumentPlace) -> Any:
+        value = _plain_value(place)
+        if value is INVALID:
+            return INVALID
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return place.wrong_type("a number", "Numbers are plain decimal digits, like 2.5.")
+        if 0 < value <= self.high:
+            return value
+        place.problem("out_of_range", f"{place.title} must be above 0 and at most {self.high}.")
+        return INVALID
+
+    def schema(self) -> JsonSchema:
+        return {"type": "number", "exclusiveMinimum": 0, "maximum": self.high}
+
+
+@dataclass(frozen=True, slots=True)
 class Boolean:
     def read(self, place: DocumentPlace) -> Any:
         value = _plain_value(place)

@@ -153,6 +153,47 @@ def test_blocks_are_those_with_logs_and_times_are_theirs(chain: ServedChain) -> 
     ]
 
 
+@pytest.mark.parametrize("name", ["a second topic", "nothing"])
+def test_all_blocks_are_those_of_an_unfiltered_read(chain: ServedChain, name: str) -> None:
+    columns = {"blocks": ["size", "withdrawals"], "logs": ["block_hash", "timestamp"]}
+    options = ReadOptions.of(columns, log_filter=FILTERS[name], all_blocks=True)
+    made = read(chain, FILTERS[name], tables=("logs", "blocks"), options=options).tables
+    assert not any(call.method == "eth_getBlockByNumber" and call.params[1] for call in chain.calls), "headers only"
+    pool = pool_of(chain)
+    usual = fetch(pool, WHOLE, ("blocks", "logs"), None, ReadOptions.of(columns)).tables
+    pool.close()
+    assert made["blocks"].equals(usual["blocks"])
+    wanted = {(row["block_number"], row["log_index"]) for row in matching(FILTERS[name])}
+    rows = [row for row in usual["logs"].to_pylist() if (row["block_number"], row["log_index"]) in wanted]
+    assert made["logs"].to_pylist() == rows
+    chain.calls.clear()
+    read(chain, FILTERS[name], options=ReadOptions.of({}, log_filter=FILTERS[name], all_blocks=True))
+    assert sum(call.method == "eth_getBlockByNumber" for call in chain.calls) == 3, "nobody wants blocks"
+
+
+@pytest.mark.parametrize("first", [150, BLOCKS - 1])
+def test_headers_of_another_chain_than_the_logs_are_read_again(chain: ServedChain, first: int) -> None:
+    """The chain changes when its logs have been read; none of the filter's logs is in a changed block."""
+    log_filter = FILTERS["nothing"]
+    headers = 0
+
+    def watch(calls: list[Call]) -> None:
+        nonlocal headers
+        headers += sum(call.method == "eth_getBlockByNumber" for call in calls)
+        if headers > 3 and not changed:
+            changed.append(True)
+            chain.reorganise(first)
+
+    changed: list[bool] = []
+    chain.watch(watch)
+    options = ReadOptions.of({}, log_filter=log_filter, all_blocks=True)
+    stretch = read(chain, log_filter, tables=("logs", "blocks"), options=options)
+    assert changed
+    assert stretch.last_hash == chain.block(BLOCKS - 1).block["hash"]
+    hashes = [chain.block(number).block["hash"] for number in WHOLE]
+    assert ["0x" + name.hex() for name in stretch.tables["blocks"]["block_hash"].to_pylist()] == hashes
+
+
 def test_one_block(chain: ServedChain) -> None:
     number = matching(FILTERS["an event"])[0]["block_number"]
     made = read(chain, FILTERS["an event"], range(number, number + 1))

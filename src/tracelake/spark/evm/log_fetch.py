@@ -1,9 +1,9 @@
 """Reading the logs that a filter takes, by eth_getLogs: a stretch of blocks from one node, checked, made into tables.
 
 A job that wants a few contracts asks for their logs instead of for every block and receipt. Of blocks, only headers are
-read: of the first and the last, which join the stretch to its neighbours, and of those with a log, if anything of them
-is wanted. The last one is read before and after the logs. Blocks name their parents, so if it is the same both times,
-all logs are of one chain.
+read: of the first and the last, which join the stretch to its neighbours, and of those with a log, or of all, if
+anything of them is wanted. The last one is read before and after the logs. Blocks name their parents, so if it is the
+same both times, all logs are of one chain.
 
 The range of a query follows from what the node takes (`log_ranges`), which is kept with the node.
 """
@@ -54,7 +54,7 @@ def fetch_logs(
     stop: threading.Event | None,
     options: ReadOptions,
 ) -> Stretch:
-    """The logs of consecutive blocks that `options.filter` takes. `blocks` has the blocks with such logs.
+    """The logs of consecutive blocks that `options.filter` takes. `blocks` has the blocks with such logs, or all.
 
     As in `fetch`, what a node has answered is kept while the stretch is read, unless a check fails."""
     assert options.filter is not None
@@ -101,6 +101,7 @@ class _LogReading:
         self._filter = log_filter
         self._options = options
         self._decoders = decoders_of(options)
+        self._all_blocks = options.all_blocks and "blocks" in tables
         self._with_blocks = "blocks" in tables or "timestamp" in options.optional("logs")
         self._open = [(block_numbers[0], block_numbers[-1])]
         """Ranges whose logs were not read yet, in order."""
@@ -127,12 +128,22 @@ class _LogReading:
             raise BrokenChainError(f"block {last} is another than before its logs were read", host=self._node.label)
         self.logs = order_logs(self.logs, self._options.rules, self._node.label)
         if self._with_blocks:
-            with_logs = sorted({quantity(log.block_number, self._node.label) for log in self.logs})
+            with_logs = {quantity(log.block_number, self._node.label) for log in self.logs}
+            wanted = list(self._numbers) if self._all_blocks else sorted(with_logs)
             if self._block_calls is None:
-                self._block_calls = _header_calls(with_logs)
-            read = self._read_headers(self._block_calls, with_logs, deadline)
-            self._headers = dict(zip(with_logs, read, strict=True))
+                self._block_calls = _header_calls(wanted)
+            read = self._read_headers(self._block_calls, wanted, deadline)
+            self._headers = dict(zip(wanted, read, strict=True))
+        if self._all_blocks:
+            self._check_chain()
         self._check_owners()
+
+    def _check_chain(self) -> None:
+        """All headers are one chain, which ends with the block that was the last one before and after the logs."""
+        check_blocks(self._numbers, list(self._headers.values()), self._node.label)
+        last = self._numbers[-1]
+        if self._headers[last].hash != self.ends[-1].hash:
+            raise BrokenChainError(f"block {last} is another than when its logs were read", host=self._node.label)
 
     def _read_logs(self, deadline: ProgressDeadline) -> None:
         size = min(self._node.log_ranges.current, self._most)

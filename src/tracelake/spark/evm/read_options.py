@@ -19,12 +19,20 @@ class ReadOptions:
     rules: ChainRules = STRICT
     filter: LogSelection | None = None
     """Which logs are read; None: all of them, with their blocks and transactions."""
+    all_blocks: bool = False
+    """With a filter, `blocks` has all blocks, not only those with such a log."""
 
     @classmethod
     def of(
-        cls, columns: Mapping[str, Sequence[str]], rules: ChainRules = STRICT, log_filter: LogSelection | None = None
+        cls,
+        columns: Mapping[str, Sequence[str]],
+        rules: ChainRules = STRICT,
+        log_filter: LogSelection | None = None,
+        *,
+        all_blocks: bool = False,
     ) -> "ReadOptions":
-        return cls(tuple((table, tuple(names)) for table, names in columns.items() if names), rules, log_filter)
+        chosen = tuple((table, tuple(names)) for table, names in columns.items() if names)
+        return cls(chosen, rules, log_filter, all_blocks)
 
     def optional(self, table: str) -> tuple[str, ...]:
         return dict(self.columns).get(table, ())

@@ -88,7 +88,8 @@ def _chunks(work: SparkWork, config: EvmIngestConfig, outputs: dict[str, int], f
     columns: dict[str, Sequence[str]] = {table: config.optional_columns(table) for table in config.tables}
     criteria = config.filter
     log_filter = None if criteria is None else LogSelection.of(criteria.addresses, criteria.topic_choices())
-    reading = ReadOptions.of(columns, ChainRules.of(config.preset), log_filter)
+    all_blocks = criteria is not None and criteria.blocks == "all"
+    reading = ReadOptions.of(columns, ChainRules.of(config.preset), log_filter, all_blocks=all_blocks)
     return Chunks(endpoint_set, options, targets, first, last, size, parts, reading)
 
 
