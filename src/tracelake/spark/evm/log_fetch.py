@@ -129,11 +129,11 @@ class _LogReading:
         self.logs = order_logs(self.logs, self._options.rules, self._node.label)
         if self._with_blocks:
             with_logs = {quantity(log.block_number, self._node.label) for log in self.logs}
-            wanted = list(self._numbers) if self._all_blocks else sorted(with_logs)
+            header_numbers = list(self._numbers) if self._all_blocks else sorted(with_logs)
             if self._block_calls is None:
-                self._block_calls = _header_calls(wanted)
-            read = self._read_headers(self._block_calls, wanted, deadline)
-            self._headers = dict(zip(wanted, read, strict=True))
+                self._block_calls = _header_calls(header_numbers)
+            read = self._read_headers(self._block_calls, header_numbers, deadline)
+            self._headers = dict(zip(header_numbers, read, strict=True))
         if self._all_blocks:
             self._check_chain()
         self._check_owners()

@@ -31,8 +31,8 @@ class ReadOptions:
         *,
         all_blocks: bool = False,
     ) -> "ReadOptions":
-        chosen = tuple((table, tuple(names)) for table, names in columns.items() if names)
-        return cls(chosen, rules, log_filter, all_blocks)
+        choice = tuple((table, tuple(names)) for table, names in columns.items() if names)
+        return cls(choice, rules, log_filter, all_blocks)
 
     def optional(self, table: str) -> tuple[str, ...]:
         return dict(self.columns).get(table, ())
