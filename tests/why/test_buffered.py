@@ -114,6 +114,71 @@ def test_dead_letters_with_the_newest_of_them(buffers: BufferFlow, flow: Situati
     assert "dead_letters" not in codes(flow.why_dataset("large"))
 
 
+# head -> ingest -> write, whose rows a sink takes.
+CHAIN = """
+name: feeds
+defaults: {runtime: ecs_platform, execution_strategy: PerPartition}
+jobs:
+  - {name: head, activation: source, source: {kind: manual}}
+  - {name: ingest, activation: reactive, operator: noop, inputs: [{from: {job: head}}]}
+  - {name: write, activation: reactive, operator: noop, inputs: [{from: {job: ingest}}]}
+publish:
+  rows:
+    from: {job: write}
+    storage: postgres
+    write_mode: buffered
+    schema: {columns: [{name: key, type: int64, nullable: false}], unique: [key]}
+"""
+
+
+def reject_rows(buffers: BufferFlow, flow: Situation) -> str:
+    """The only batch of `rows` becomes a dead letter."""
+    flow.deploy(CHAIN)
+    flow.trigger("feeds", "head", range={"start": 1, "end": 1})
+    flow.run_all("ingest")
+    task = flow.one("write")
+    lease = flow.claim(task)
+    batch: str = buffers.publish_by(str(task), lease, [{"key": "x"}], dedupe_scope="rows")["publish_id"]
+    flow.complete(task, lease)
+    buffers.reject(batch)
+    sink_asks(buffers)
+    assert codes(flow.why_dataset("rows")) == ["dead_letters"]
+    return batch
+
+
+def test_work_upstream_is_no_cause_of_a_dead_letter(buffers: BufferFlow, flow: Situation) -> None:
+    reject_rows(buffers, flow)
+    flow.trigger("feeds", "head", range={"start": 2, "end": 2})
+    assert codes(flow.why_dataset("rows")) == ["dead_letters"], "a task is ready upstream"
+    flow.claim(flow.tasks("ingest", "Queued")[0]["task_id"])
+    reply = flow.why_dataset("rows")
+    assert codes(reply) == ["dead_letters"]
+    assert "The cause is" not in str(reply)
+
+
+def test_a_failure_upstream_is_told_besides_a_dead_letter(buffers: BufferFlow, flow: Situation) -> None:
+    reject_rows(buffers, flow)
+    flow.trigger("feeds", "head", range={"start": 2, "end": 2})
+    flow.fail(flow.tasks("ingest", "Queued")[0]["task_id"])
+    reply = flow.why_dataset("rows")
+    assert codes(reply) == ["dead_letters", "tasks_failed"]
+    assert "The cause is" not in str(reply)
+    assert reply["summary"].startswith("rows: 1 batch of it was refused, 0s ago: no. Look at the errors")
+    assert "Besides: 1 task of feeds/ingest has failed" in reply["summary"]
+
+
+def test_a_stuck_build_comes_after_a_dead_letter(buffers: BufferFlow, flow: Situation) -> None:
+    reject_rows(buffers, flow)
+    changed = "name: write, activation: reactive, operator: sleep, config: {seconds: 0}"
+    assert flow.deploy(CHAIN.replace("name: write, activation: reactive, operator: noop", changed)).state == "Building"
+    flow.drain()
+    flow.fail(flow.tasks("write", "Queued")[0]["task_id"])
+    reply = flow.why_dataset("rows")
+    assert codes(reply) == ["dead_letters", "build_failed"]
+    assert reply["summary"].startswith("rows: 1 batch of it was refused")
+    assert "Besides: Version 2 of feeds cannot become active" in reply["summary"]
+
+
 def fill(buffers: BufferFlow, flow: Situation) -> None:
     buffers.deploy(limits="max_queue_depth: 2")
     for key in (1, 2):

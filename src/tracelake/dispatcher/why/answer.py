@@ -1,6 +1,6 @@
 """From reasons to an answer: sentences with codes and next steps, and one paragraph of the worst of them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 from uuid import UUID
@@ -79,22 +79,31 @@ def is_cause(item: Reason) -> bool:
     return item.state != "fine" and not REASONS[item.code].upstream
 
 
-def answer(subject: Subject, name: str, candidates: Iterable[Reason]) -> WhyReply:
-    """Makes the answer of reasons: the worst first, those that are equally bad in the order they were found."""
-    reasons = sorted(candidates, key=lambda item: _WORST.index(item.state))
+def answer(subject: Subject, name: str, candidates: Iterable[Reason], besides: Sequence[Reason] = ()) -> WhyReply:
+    """Makes the answer of reasons: the worst first, those that are equally bad in the order they were found.
+
+    `besides` are those that do not explain the first one; the summary tells one of them as such.
+    """
+    causes = sorted(candidates, key=_badness)
+    reasons = sorted([*causes, *besides], key=_badness)
     worst = reasons[0]
     # Of those that matter as much as the worst; the rest is in the list.
-    texts = [item.text for item in reasons if item.state == worst.state][:_IN_SUMMARY]
+    texts = [item.text for item in causes if item.state == worst.state][:_IN_SUMMARY]
     advice = REASONS[worst.code].advice
     if worst.state == "fine" and advice == "Nothing to do.":
         advice = ""
+    aside = f"Besides: {besides[0].text}" if besides else ""
     return WhyReply(
         kind=subject,
         id=name,
         state=worst.state,
-        summary=" ".join([f"{name}: {texts[0]}", *texts[1:], advice]).strip(),
+        summary=" ".join(part for part in (f"{name}: {texts[0]}", *texts[1:], advice, aside) if part),
         reasons=[item.to_wire() for item in reasons],
     )
+
+
+def _badness(item: Reason) -> int:
+    return _WORST.index(item.state)
 
 
 def not_retried(*, final: bool) -> str:

@@ -59,7 +59,7 @@ async def buffered_reasons(
     """Finds reasons for buffered datasets, by name; those without one are left out."""
     reasons_by_writer = {}
     for row in await connection.fetch(_STATE, dataset_uuids):
-        reasons = [*_waiting(row), *_full(row, pressure), *_letters(row), *_pinned(row)]
+        reasons = [*_letters(row), *_waiting(row), *_full(row, pressure), *_pinned(row)]
         if reasons:
             reasons_by_writer[row["name"]] = reasons
     return reasons_by_writer

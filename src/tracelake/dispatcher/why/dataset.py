@@ -91,15 +91,19 @@ async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, n
     pressure = await read_pressure(connection, org_id, quotas)
     own = (await buffered_reasons(connection, [row["dataset_uuid"]], pressure)).get(name, [])
     reasons = [*rebuilding, *await _stale(connection, row), *own, *await _unrouted(connection, row, name)]
+    # Rejected rows are missing whatever the jobs upstream and the builds do: these are told besides.
+    rejected = any(item.code == "dead_letters" for item in own)
+    besides: list[Reason] = []
+    if rejected:
+        besides = [item for item in rebuilding if item.state == "blocked"]
+        reasons = [item for item in reasons if item not in besides]
     gaps = await _given_up(connection, row)
     late = await _not_fresh(connection, org_id, name)
     writers = await _writers(connection, org_id, [(row["dataset_uuid"], row["current_version"])])
     if writers:
-        reasons += [
-            item
-            for item in await _causes(connection, org_id, writers, pressure)
-            if not (own and _is_stopped_by(item, name))
-        ]
+        found, others = await _causes(connection, org_id, writers, pressure, besides=rejected)
+        reasons += [item for item in found if not (own and _is_stopped_by(item, name))]
+        besides += [item for item in others if not _is_stopped_by(item, name)]
     elif row["dag_name"] is None:
         text = f"No DAG writes it.{_newest(row)}"
         reasons.append(reason("no_producer", text, ("see it", f"trace datasets {name}")))
@@ -107,7 +111,7 @@ async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, n
         reasons.append(_removed(row, name))
     if writers and all(item.state == "fine" for item in reasons) and (row["unit"] is not None or not reasons):
         reasons.insert(0, await _quiet(connection, org_id, row) or _fresh(row, writers))
-    return answer("dataset", name, [*reasons, *late, *gaps])
+    return answer("dataset", name, [*reasons, *late, *gaps], besides)
 
 
 async def _given_up(connection: Connection, row: asyncpg.Record) -> list[Reason]:
@@ -243,8 +247,13 @@ def _is_stopped_by(item: Reason, dataset: str) -> bool:
     return item.code == "pressure" and any(refers == ("dataset", dataset) for refers in item.references)
 
 
-async def _causes(connection: Connection, org_id: UUID, writers: list[Subject], pressure: Pressure) -> list[Reason]:
-    """Follows the jobs upstream to the nearest cause; returns its reasons, or none if there is no cause."""
+async def _causes(
+    connection: Connection, org_id: UUID, writers: list[Subject], pressure: Pressure, *, besides: bool
+) -> tuple[list[Reason], list[Reason]]:
+    """Follows the jobs upstream to the nearest cause; returns its reasons, or none if there is no cause.
+
+    With `besides` the cause is known, and the second list has what is blocked upstream.
+    """
     waiting = deque((writer, 0) for writer in writers)
     visited = {writer.node_id for writer in writers}
     own: list[Reason] = []
@@ -253,23 +262,36 @@ async def _causes(connection: Connection, org_id: UUID, writers: list[Subject], 
         subject, distance = waiting.popleft()
         looked += 1
         reasons = await job_reasons(connection, subject, pressure)
-        causes = [item for item in reasons if is_cause(item)]
-        if causes:
-            all_reasons = own if distance == 0 else [*own, _upstream(subject, distance, causes)]
-            return all_reasons + [item.about(subject.name) for item in causes]
+        causes = [item for item in reasons if _counts(item, besides=besides)]
         if distance == 0:
-            own += [item.about(subject.name) for item in reasons if item.state != "fine" or item.code == "window_open"]
+            relevant = causes if causes and not besides else reasons
+            own += [item.about(subject.name) for item in relevant if _tells(item)]
+        if causes:
+            named = [item.about(subject.name) for item in causes]
+            if distance == 0:
+                return own, []
+            return (own, named) if besides else ([*own, _upstream(subject, distance, causes), *named], [])
         read = await _read(connection, subject, reasons)
         lacking = any(item.code == "input_waits" for item in reasons)
         buffered = await buffered_reasons(connection, [uuid for uuid, _ in read], pressure) if lacking else {}
-        if buffered:
-            first, causes = next(iter(buffered.items()))
-            return [*own, _in_dataset(first, subject, causes), *(item.about(first) for item in causes)]
+        for dataset, found in buffered.items():
+            if causes := [item for item in found if _counts(item, besides=besides)]:
+                named = [item.about(dataset) for item in causes]
+                return (own, named) if besides else ([*own, _in_dataset(dataset, subject, causes), *named], [])
         for before in await _writers(connection, org_id, read):
             if before.node_id not in visited:
                 visited.add(before.node_id)
                 waiting.append((before, distance + 1))
-    return own
+    return own, []
+
+
+def _tells(item: Reason) -> bool:
+    return item.state != "fine" or item.code == "window_open"
+
+
+def _counts(item: Reason, *, besides: bool) -> bool:
+    """Returns whether the walk upstream ends at a reason: besides a cause that is known, only what is blocked."""
+    return is_cause(item) and (item.state == "blocked" or not besides)
 
 
 async def _read(connection: Connection, subject: Subject, reasons: list[Reason]) -> list[tuple[UUID, UUID]]:
