@@ -22,6 +22,7 @@ from tracelake.dispatcher.views import (
     files,
     jobs,
     lineage,
+    reads,
     tasks,
     trigger_progress,
 )
@@ -105,6 +106,7 @@ def statements(world: World) -> dict[str, tuple[str, tuple[Any, ...]]]:
         "committed units": (lineage._COMMITTED, (*world.blocks, -1, 0, 2**60, 51)),
         "one committed unit": (lineage._COMMITTED_UNIT, (*world.blocks, ["p:10-19"])),
         "announced units": (lineage._ANNOUNCED, (*world.ticks, 2**60, None, 0, 2**60, True, 51)),
+        "what was read": (reads._READ, (*world.blocks, 0, 2**60, datetime.now(UTC), 20_000, 20)),
         "the end of a look": (lineage._LAST_LOOKED_AT, (*world.ticks, 2**60)),
     }
 

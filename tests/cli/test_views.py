@@ -19,7 +19,7 @@ from tracelake.wire.audit import AuditPage, AuditRow
 from tracelake.wire.base import ErrorBody
 from tracelake.wire.checks import CheckResultRow, CheckResultsReply, ChecksReply
 from tracelake.wire.dags import DagsReply, DagVersionsReply
-from tracelake.wire.datasets import DatasetDetail, DatasetsReply, EventsPage, LineageReply
+from tracelake.wire.datasets import DatasetDetail, DatasetsReply, EventsPage, InputRead, LineageReply, ReadRange
 from tracelake.wire.jobs import JobsReply
 from tracelake.wire.operators import OperatorRow, OperatorsReply
 from tracelake.wire.platform import WhoAmI
@@ -420,6 +420,37 @@ def test_units_are_a_line_each_in_order_of_blocks(trace: Trace, api: FakeApi) ->
         lines = [line for line in shown.splitlines() if str(TASK) in line and "trace " not in line]
         assert [line.split()[1] for line in lines] == ["20-29", "30-39", "100-109"]
         assert all("from blocks 1000-1999" in line for line in lines)
+
+
+READ = ReadRange(input_index=0, dataset="blocks", start=0, end=499, revision=3, as_of=samples.EARLIER)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "read", "words"),
+    [
+        ([READ], {"ranges": 1}, "0-499@3"),
+        ([READ], {"ranges": 4}, "0-499@3, and 3 more ranges"),
+        ([READ], {"ranges": 1, "looked_to": 499}, "0-499@3, and units above 499 that are not listed"),
+        ([READ], {"ranges": 1, "reads_table": True, "table_above": 499}, "0-499@3, rows above 499 of the table"),
+        ([], {"reads_table": True}, "rows of the table"),
+        ([], {}, "nothing"),
+        ([], {"read_known": False}, "not recorded (asked 1000-1999)"),
+        (
+            [READ],
+            {"ranges": 1, "read_known": False, "deleted_units": 2},
+            "0-499@3, and 2 units whose revision is not recorded any more",
+        ),
+    ],
+)
+def test_lineage_tells_what_was_read_and_what_is_not_known(
+    trace: Trace, api: FakeApi, ranges: list[ReadRange], read: dict[str, Any], words: str
+) -> None:
+    (made, _) = samples.lineage().units
+    values: dict[str, Any] = {"input_index": 0, "dataset": "blocks", "read_known": True} | read
+    units = [msgspec.structs.replace(made, read=ranges, input_reads=[InputRead(**values)])]
+    api.answers["GET /v1/datasets/prices_out/lineage"] = samples.lineage(units=units)
+    lines = trace("lineage", "prices_out").out.splitlines()
+    assert any(line.rstrip().endswith(f"from blocks {words}") for line in lines), lines
 
 
 def test_lineage_with_a_circle_ends(trace: Trace, api: FakeApi) -> None:

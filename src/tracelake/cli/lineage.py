@@ -13,6 +13,7 @@ from tracelake.client.paging import collect
 from tracelake.wire import routes
 from tracelake.wire.datasets import CommitBatch, LineageEdge, LineageReply, LineageUnit, ReadRange
 from tracelake.wire.jobs import BlockRange
+from tracelake.wire.units import PayloadInput
 
 _MAX_NODES = 500
 """The most nodes that are drawn; `--json` has everything."""
@@ -184,17 +185,36 @@ def _unit(row: LineageUnit) -> Text:
     files = "" if row.files is None else f", {count(row.files, 'file')}"
     line.append(f"  {row.task_id}  ")
     line.append(clean(f"{row.dag}/{row.job}, attempt {row.attempt}{files}"), style="cyan")
-    read = {
-        item.input_index: [part for part in row.read if part.input_index == item.input_index] for item in row.inputs
-    }
     for item in row.inputs:
-        parts = [_range(part) for part in read[item.input_index]] or [unit_text(item.unit, item.window)]
+        parts = _read_words(row, item)
         line.append("  from ", style="dim").append(f"{clean(item.name)} {', '.join(parts)}")
     return line
 
 
+def _read_words(row: LineageUnit, item: PayloadInput) -> list[str]:
+    """What was read of an input; of one that is not kept in files, the unit."""
+    asked = unit_text(item.unit, item.window) or "all"
+    read = next((read for read in row.input_reads if read.input_index == item.input_index), None)
+    if read is None:
+        return [asked]
+    parts = [_range(part) for part in row.read if part.input_index == item.input_index]
+    if (left := read.ranges - len(parts)) > 0:
+        parts.append(f"and {count(left, 'more range')}")
+    if read.looked_to is not None:
+        parts.append(f"and units above {read.looked_to} that are not listed")
+    if read.reads_table:
+        above = "" if read.table_above is None else f"above {read.table_above} "
+        parts.append(f"rows {above}of the table")
+    if read.deleted_units:
+        parts.append(f"and {count(read.deleted_units, 'unit')} whose revision is not recorded any more")
+    elif not read.read_known:
+        parts.append(f"not recorded (asked {asked})")
+    return parts or ["nothing"]
+
+
 def _range(part: ReadRange) -> str:
-    return f"{clean(part.window or f'{part.start}-{part.end}')}@{part.revision}"
+    words = part.window or ("all" if part.start is None else f"{part.start}-{part.end}")
+    return f"{clean(words)}@{part.revision}"
 
 
 def _batch(batch: CommitBatch) -> Text:

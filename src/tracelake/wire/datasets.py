@@ -275,14 +275,35 @@ class ReadRange(Reply, frozen=True, kw_only=True):
 
     input_index: int
     dataset: str
-    start: int
-    end: int
+    start: int | None = None
+    end: int | None = None
+    """Absent for a generation that was published as a whole."""
     window: str | None = None
     """The range as dates, if the units are windows of time: `2026-03-03`, `2026-03-01..2026-03-03`."""
     revision: int
     units: int = 1
     as_of: datetime
     """The newest commit of the dataset when the attempt was claimed."""
+
+
+class InputRead(Reply, frozen=True, kw_only=True):
+    """What is known of the rows that a task has read of an input that is kept in files."""
+
+    input_index: int
+    dataset: str
+    read_known: bool
+    """False: the attempt has no record of it, or commits of that time were deleted since. True without a range: the
+    task has read no file."""
+    ranges: int = 0
+    """All ranges; `read` has the first twenty."""
+    deleted_units: int = 0
+    """Units whose commits of that time were deleted: what was read of them is not known."""
+    looked_to: int | None = None
+    """Units above this position are left out: there are too many."""
+    reads_table: bool = False
+    """The task has read rows of the table of a live dataset, too."""
+    table_above: int | None = None
+    """Only those above this position; below it are files."""
 
 
 class LineageUnit(Reply, frozen=True, kw_only=True):
@@ -302,6 +323,8 @@ class LineageUnit(Reply, frozen=True, kw_only=True):
     inputs: list[PayloadInput] = []
     read: list[ReadRange] = []
     """What the task has read of inputs that are kept in files: at most 20 ranges of each."""
+    input_reads: list[InputRead] = []
+    """How complete `read` is, for each of these inputs."""
     files: int | None = None
     batches: list[CommitBatch] = []
     """Of a commit of a buffered dataset: its first ten batches, each of a task of its own."""

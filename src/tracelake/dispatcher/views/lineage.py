@@ -19,12 +19,12 @@ from tracelake.dispatcher.public_ids import OrgIds
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.commits import CommitBatches, read_commits
 from tracelake.dispatcher.views.paging import LOOKED_AT
-from tracelake.dispatcher.views.reads import read_ranges
+from tracelake.dispatcher.views.reads import find_datasets_with_files, read_ranges
 from tracelake.dispatcher.views.shared import TASK_GRID, read_inputs
 from tracelake.dispatcher.views.words import decode_grid, window_words
 from tracelake.errors import TraceError
 from tracelake.model.windows import parse_range
-from tracelake.wire.datasets import LineageEdge, LineageReply, LineageUnit, ReadRange
+from tracelake.wire.datasets import InputRead, LineageEdge, LineageReply, LineageUnit, ReadRange
 from tracelake.wire.units import CursorRange, PayloadInput, Unit
 
 MAX_DEPTH = 50
@@ -77,7 +77,7 @@ _LAST_LOOKED_AT = f"""
 
 # A producer is a task only if an attempt said it: a person may call a trigger by any name.
 _TASKS = f"""
-    SELECT t.task_id, j.dag_name, j.name, t.inputs, t.read_as_of, {TASK_GRID} AS units
+    SELECT t.task_id, t.attempt, j.dag_name, j.name, t.inputs, t.read_as_of, {TASK_GRID} AS units
     FROM tasks t JOIN jobs j USING (job_id)
     WHERE t.task_id = ANY($1) AND t.org_id = $2"""  # noqa: S608 - constants only
 
@@ -209,8 +209,11 @@ class Maker(NamedTuple):
 
     dag: str
     job: str
+    attempt: int
+    """The attempt that `read` is of: the newest."""
     inputs: list[PayloadInput]
     read: list[ReadRange]
+    input_reads: list[InputRead]
 
 
 async def _makers(connection: Connection, org_id: UUID, rows: Iterable[asyncpg.Record]) -> dict[UUID, Maker]:
@@ -218,11 +221,12 @@ async def _makers(connection: Connection, org_id: UUID, rows: Iterable[asyncpg.R
     ids = [task_id for task_id in map(_task_of, rows) if task_id is not None]
     task_rows = await connection.fetch(_TASKS, ids, org_id)
     inputs = await read_inputs(connection, org_id, task_rows)
+    with_files = await find_datasets_with_files(connection, [item for items in inputs.values() for item in items])
     makers = {}
     for row in task_rows:
-        read_inputs_of = inputs[row["task_id"]]
-        read = await read_ranges(connection, read_inputs_of, row["read_as_of"])
-        makers[row["task_id"]] = Maker(row["dag_name"], row["name"], read_inputs_of, read)
+        of_task = inputs[row["task_id"]]
+        read, input_reads = await read_ranges(connection, of_task, row["read_as_of"], with_files)
+        makers[row["task_id"]] = Maker(row["dag_name"], row["name"], row["attempt"], of_task, read, input_reads)
     return makers
 
 
@@ -244,7 +248,11 @@ def _unit(
 ) -> LineageUnit:
     task_id = _task_of(row)
     maker = None if task_id is None else makers.get(task_id)
-    dag, job, inputs, read = maker or (None, None, [], [])
+    dag, job, attempt, inputs, read, input_reads = maker or (None, None, None, [], [], [])
+    if maker is not None and attempt != row["attempt"]:
+        # The record of what an earlier attempt has read was replaced when the next one was claimed.
+        read = []
+        input_reads = [InputRead(input_index=i.input_index, dataset=i.dataset, read_known=False) for i in input_reads]
     return to_struct(
         LineageUnit,
         row,
@@ -256,6 +264,7 @@ def _unit(
         job=job,
         inputs=inputs,
         read=read,
+        input_reads=input_reads,
         batches=[] if commit is None else commit.first,
         batch_count=None if commit is None else commit.count,
     )
