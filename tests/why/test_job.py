@@ -195,6 +195,22 @@ publish:
 """
 
 
+def test_one_odd_unit_does_not_block_a_join(flow: Situation) -> None:
+    flow.deploy(WINDOWS)
+    for start in (0, 10, 20, 30):
+        flow.trigger("d", "wide", range={"start": start, "end": start + 9})
+        flow.trigger("d", "blocks", range={"start": start, "end": start + 9})
+    flow.run_all("tens", "join")
+    flow.trigger("d", "wide", range={"start": 100, "end": 139})
+    for start in (100, 110):
+        flow.trigger("d", "blocks", range={"start": start, "end": start + 9})
+    flow.run_all("tens")
+    reply = flow.why_job("join")
+    assert (codes(reply), reply["state"]) == (["join_waits"], "waiting")
+    text = "Its input d__wide_0 has 100-139, and d__tens_0 does not have it yet."
+    assert said(reply, "join_waits")["text"] == text
+
+
 def test_a_join_of_units_of_two_sizes_names_both(flow: Situation) -> None:
     flow.deploy(WINDOWS)
     flow.trigger("d", "wide", range={"start": 1000, "end": 1039})

@@ -15,7 +15,7 @@ _OPEN_WORK = frozenset({
     "backlog_full", "batch_not_sent", "batches_await_task", "batches_wait", "dead_letters", "edge_draining",
     "edge_held", "events_await_commit", "no_sink", "outputs_stale", "over_quota", "pressure", "rebuilding",
     "tasks_at_quota", "tasks_backing_off", "tasks_failed", "tasks_limited", "tasks_ready", "tasks_running",
-    "tasks_unheard", "unit_waits",
+    "tasks_unheard", "unit_waits", "units_differ",
 })  # fmt: skip
 """Reasons of `trace why` by which rows will change, or are missing. A source that waits for new data is none."""
 

@@ -175,25 +175,31 @@ async def read_tasks(connection: Connection, node_id: UUID) -> dict[str, asyncpg
 
 
 async def find_missing(connection: Connection, edges: list[asyncpg.Record]) -> Missing | None:
-    """Finds the newest unit that one input of a join has and another has not; first of all one that the other input has
-    cut in another way."""
+    """Finds the newest unit that one input of a join has and another has not. One that the other input has cut in
+    another way comes first, if none of the newest units match: a single one of them stops nothing else."""
     newest: Missing | None = None
+    cuts: list[tuple[frozenset[int], Missing]] = []
+    matching = set[frozenset[int]]()
     for edge in edges:
         units = await connection.fetch(_UNITS, edge["dataset_uuid"], edge["dataset_version"])
         for other in edges:
             if other["input_index"] == edge["input_index"]:
                 continue
+            pair = frozenset((edge["input_index"], other["input_index"]))
             generation: Generation = (other["dataset_uuid"], other["dataset_version"])
             units_asked = [Presence(generation, row["unit"], row["range_start"], row["range_end"]) for row in units]
             revisions = await coverage.read_revisions(connection, units_asked)
             missing = [row for number, row in enumerate(units) if number not in revisions]
+            if missing and newest is None:
+                newest = Missing(missing[0]["unit"], edge["dataset"], other)
+            if revisions:
+                matching.add(pair)
+                continue
             ranges = [(row["range_start"], row["range_end"]) for row in missing if row["range_start"] is not None]
             overlap = await connection.fetchrow(_OVERLAP, *generation, *columns(ranges, 2))
             if overlap is not None:
-                return Missing(overlap["unit"], edge["dataset"], other, overlap["other_unit"])
-            if missing and newest is None:
-                newest = Missing(missing[0]["unit"], edge["dataset"], other)
-    return newest
+                cuts.append((pair, Missing(overlap["unit"], edge["dataset"], other, overlap["other_unit"])))
+    return next((cut for pair, cut in cuts if pair not in matching), newest)
 
 
 async def describe_workers(
