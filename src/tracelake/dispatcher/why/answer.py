@@ -12,6 +12,7 @@ from tracelake.wire.why import WhyReason, WhyReference, WhyReply, WhyState, WhyS
 
 _WORST: tuple[WhyState, ...] = ("blocked", "waiting", "working", "fine")
 _IN_SUMMARY = 3
+_ERROR_LENGTH = 200
 
 Step: TypeAlias = tuple[str, str]
 """Its purpose and a command."""
@@ -102,8 +103,20 @@ def answer(subject: Subject, name: str, candidates: Iterable[Reason], besides: S
     )
 
 
+def log_steps(task_id: object, error: str | None) -> tuple[Step, ...]:
+    """Where the rest of an error is that a sentence has cut."""
+    cut = error_words(error) != (error or "").strip()
+    return (("see its log", f"trace logs {task_id}"),) if cut else ()
+
+
 def _badness(item: Reason) -> int:
     return _WORST.index(item.state)
+
+
+def error_words(error: str | None) -> str:
+    """The first line of an error, for a sentence: a function's has a traceback, and the log has the rest."""
+    first = (error or "").strip().partition("\n")[0].rstrip()
+    return first if len(first) <= _ERROR_LENGTH else f"{first[: _ERROR_LENGTH - 4]} ..."
 
 
 def not_retried(*, final: bool) -> str:

@@ -13,7 +13,16 @@ from tracelake.dispatcher.views.dags import build_progress
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.words import counted, since, span, unit_words, waiting
 from tracelake.dispatcher.why import facts
-from tracelake.dispatcher.why.answer import Reason, Step, answer, not_retried, reason, retry_or_skip
+from tracelake.dispatcher.why.answer import (
+    Reason,
+    Step,
+    answer,
+    error_words,
+    log_steps,
+    not_retried,
+    reason,
+    retry_or_skip,
+)
 from tracelake.dispatcher.why.buffered import buffered_reasons
 from tracelake.dispatcher.why.builds import failed_build, is_stuck
 from tracelake.dispatcher.why.empty_inputs import find_quiet_source
@@ -175,8 +184,10 @@ async def _held_edge(connection: Connection, subject: Subject, edge: asyncpg.Rec
     references: list[tuple[str, object]] = []
     if holder is not None:
         state = f"at {unit_words(holder['unit_key'])} {state}"
-        state += f' The error: "{holder["error"]}".' if holder["error"] else ""
-        steps = _retry_or_skip(subject, edge["failed_units"], holder["task_id"])
+        error = error_words(holder["error"])
+        state += f' The error: "{error}".' if error else ""
+        log = log_steps(holder["task_id"], holder["error"])
+        steps = (*log, *_retry_or_skip(subject, edge["failed_units"], holder["task_id"]))
         references = [("task", holder["task_id"]), ("dataset", edge["dataset"])]
     text = f"input {edge['dataset']} is held {state}"
     return reason("edge_held", lambda it: f"{it.possessive} {text}", *steps, references=references)
@@ -242,7 +253,8 @@ async def _tasks(connection: Connection, subject: Subject) -> list[Reason]:
     see_running = (("see what runs", running),)
     reasons = []
     if row := tasks.get("failed"):  # what holds an input is named there
-        steps = (("see them", _failed_tasks(subject)), *_retry_or_skip(subject, row["number"], row["first"]))
+        log = log_steps(row["first"], row["error"])
+        steps = (("see them", _failed_tasks(subject)), *log, *_retry_or_skip(subject, row["number"], row["first"]))
         text = f"{_has(row)} failed {not_retried(final=row['is_final'])}{_first_error(row)}."
         reasons.append(_of_tasks("tasks_failed", row, text, *steps))
     for state in ("held", "at_quota"):
@@ -253,8 +265,9 @@ async def _tasks(connection: Connection, subject: Subject) -> list[Reason]:
             reasons.append(_of_tasks(code, row, f"{_has(row)} to wait for a place under {place}.", *more))
     if row := tasks.get("backing_off"):
         themselves = "itself" if row["number"] == 1 else "themselves"
+        log = log_steps(row["first"], row["error"])
         text = f"{_has(row)} failed{_first_error(row)}, and will be tried again by {themselves}."
-        reasons.append(_of_tasks("tasks_backing_off", row, text, ("see it", f"trace why {row['first']}")))
+        reasons.append(_of_tasks("tasks_backing_off", row, text, ("see it", f"trace why {row['first']}"), *log))
     if row := tasks.get("ready"):
         workers, more = await facts.describe_workers(connection, subject.org_id, subject.runtime, subject.now)
         wait, oldest = ("waits", "") if row["number"] == 1 else ("wait", "the oldest ")
@@ -287,7 +300,8 @@ def _is(row: asyncpg.Record) -> str:
 
 
 def _first_error(row: asyncpg.Record) -> str:
-    return f', the first with "{row["error"]}"' if row["error"] else ""
+    error = error_words(row["error"])
+    return f', the first with "{error}"' if error else ""
 
 
 def _up_to_date(subject: Subject, edges: list[asyncpg.Record]) -> Reason:

@@ -8,7 +8,7 @@ from tracelake.dispatcher.views.pressure import Pressure
 from tracelake.dispatcher.views.shared import HEARD_AT, SILENT
 from tracelake.dispatcher.views.words import since, span, unit_words
 from tracelake.dispatcher.why import facts
-from tracelake.dispatcher.why.answer import Reason, not_retried, reason
+from tracelake.dispatcher.why.answer import Reason, error_words, log_steps, not_retried, reason
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.stops import over_quota, paused, pressed
 
@@ -73,7 +73,9 @@ async def _run_reasons(
             wait = max(0.0, (run["next_retry_at"] - subject.now).total_seconds())
             text = f"Attempt {run['attempt']} of its run died {_error(run)}; the next one starts in {span(wait)}."
             now = ("start it now", f"trace retry {run['task_id']}")
-            return [reason("source_backing_off", text, now, see, references=task)]
+            return [
+                reason("source_backing_off", text, now, see, *log_steps(run["task_id"], run["error"]), references=task)
+            ]
         case "Running" if run["cancel_requested"]:
             left = span((run["lease_expires_at"] - subject.now).total_seconds())
             stopping = f"run was asked to stop and has not yet; its lease ends in {left} if it does not."
@@ -136,11 +138,12 @@ def _ended(subject: Subject, run: asyncpg.Record) -> Reason:
 def _dead(subject: Subject, run: asyncpg.Record) -> Reason:
     ended, why = since(run["finished_at"], subject.now), not_retried(final=run["is_final"])
     text = f"run failed {ended} ago {why} {_error(run)}."
-    step = ("start it again", f"trace retry {run['task_id']}")
-    return reason("source_dead", lambda it: f"{it.possessive} {text}", step, references=[("task", run["task_id"])])
+    steps = (("start it again", f"trace retry {run['task_id']}"), *log_steps(run["task_id"], run["error"]))
+    return reason("source_dead", lambda it: f"{it.possessive} {text}", *steps, references=[("task", run["task_id"])])
 
 
 def _error(run: asyncpg.Record) -> str:
     if run["outcome"] == "Timeout":
         return "because its lease ran out"
-    return f'with "{run["error"]}"' if run["error"] else "without saying why"
+    error = error_words(run["error"])
+    return f'with "{error}"' if error else "without saying why"

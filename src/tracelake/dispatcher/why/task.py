@@ -12,7 +12,16 @@ from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import HEARD_AT, SILENT
 from tracelake.dispatcher.views.words import counted, since, span, unit_words, waiting
 from tracelake.dispatcher.why import facts
-from tracelake.dispatcher.why.answer import Reason, Step, answer, not_retried, reason, retry_or_skip
+from tracelake.dispatcher.why.answer import (
+    Reason,
+    Step,
+    answer,
+    error_words,
+    log_steps,
+    not_retried,
+    reason,
+    retry_or_skip,
+)
 from tracelake.dispatcher.why.stops import QUOTA_STEPS, find_limit, limit_words
 from tracelake.errors import TraceError
 from tracelake.model.task import RevisionKind
@@ -30,7 +39,6 @@ _TASK = f"""
             JOIN dag_versions b USING (dag_version_id)
             WHERE s.node_id = t.node_id AND {has_no_failures("b")}) AS sound_number,
            EXISTS (SELECT FROM run_logs l WHERE l.task_id = t.task_id AND l.invoked) AS has_log,
-           EXISTS (SELECT FROM run_logs l WHERE l.task_id = t.task_id AND l.bundle_id IS NOT NULL) AS is_function,
            trace_now() AS now
     FROM tasks t JOIN jobs j USING (job_id)
     LEFT JOIN nodes n ON n.node_id = j.node_id
@@ -190,11 +198,13 @@ async def _canceled(connection: Connection, row: asyncpg.Record) -> Reason:
 
 
 def _log_step(row: asyncpg.Record) -> tuple[Step, ...]:
-    return (("see its log", f"trace logs {row['task_id']}"),) if row["has_log"] else ()
+    if row["has_log"]:
+        return (("see its log", f"trace logs {row['task_id']}"),)
+    return log_steps(row["task_id"], row["error"]) if row["status"] == "Failed" else ()
 
 
 async def _failed(connection: Connection, row: asyncpg.Record) -> list[Reason]:
-    error_text = (row["error"] or "").partition("\n")[0] if row["is_function"] else row["error"]  # the log has the rest
+    error_text = error_words(row["error"])
     error = f'with "{error_text}"' if error_text else "without saying why"
     if row["outcome"] == "Timeout":
         error = "because its lease ran out"
