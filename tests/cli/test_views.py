@@ -13,6 +13,7 @@ from tests.cli import samples
 from tests.cli.conftest import Trace
 from tests.cli.fake_api import FakeApi
 from tests.cli.samples import EVIL, TASK, uuid
+from tracelake.cli.build_progress import rejected_words
 from tracelake.errors import TraceError
 from tracelake.model.dag import CheckKind
 from tracelake.wire.audit import AuditPage, AuditRow
@@ -402,6 +403,19 @@ def test_a_build_with_failed_tasks_names_the_ways_out(trace: Trace, api: FakeApi
     many = "--dag pools --version 4 --failed"
     for step in (f"trace retry {many}", f"trace skip {many}", "trace deploy FILE", "trace activate pools 4 --now"):
         assert step in shown
+
+
+def test_rejected_batches_of_a_build_are_told_with_commands_that_can_be_copied(trace: Trace, api: FakeApi) -> None:
+    build = msgspec.structs.replace(samples.BUILD, dead_letters=2, old_dead_letters=1, rejected_datasets=["prices"])
+    api.answers["GET /v1/dags/pools/versions"] = samples.versions(samples.version(4, "Building", build=build))
+    shown = " ".join(trace("dags", "pools").out.split())
+    text = (
+        "Version 4 cannot become active: 2 batches of its rows were rejected by the sink, 1 of them before this deploy."
+    )
+    assert text in shown
+    assert "trace dlq replay --dataset prices" in shown
+    old = msgspec.structs.replace(build, old_dead_letters=2)
+    assert rejected_words(old) == "2 batches of its rows were rejected before this deploy"
 
 
 def test_units_are_a_line_each_in_order_of_blocks(trace: Trace, api: FakeApi) -> None:

@@ -109,7 +109,7 @@ def test_tasks_that_were_created_at_once() -> None:
     assert StartedWork("d", "j", TriggerReply(idempotency_key="k", tasks=[A, B])).task_ids == [A, B]
 
 
-def version(state: Any, **build: int) -> DagVersionsReply:
+def version(state: Any, **build: Any) -> DagVersionsReply:
     counts: dict[str, Any] = {"done": 0, "open": 0, "failed": 0, "draining_edges": 0} | build
     progress = BuildProgress(**counts) if build else None
     row = DagVersionRow(number=2, dag_version_id=A, state=state, created_by="x", created_at=NOW, jobs=1, build=progress)
@@ -121,8 +121,18 @@ def version(state: Any, **build: int) -> DagVersionsReply:
     [
         ([version("Building", open=1), version("Building", done=1), version("Active")], None),
         ([version("Building", open=1), version("Inactive")], "was abandoned"),
-        ([version("Building", failed=2)], "2 tasks failed and 0 batches were rejected"),
-        ([version("Building", dead_letters=1)], "0 tasks failed and 1 batches were rejected"),
+        (
+            [version("Building", failed=2)],
+            "cannot finish: 2 tasks failed; see `trace tasks --dag d --version 2 --status Failed`$",
+        ),
+        (
+            [version("Building", dead_letters=1, rejected_datasets=["x"])],
+            "cannot finish: 1 batch was rejected: `trace dlq replay --dataset x`$",
+        ),
+        (
+            [version("Building", failed=1, dead_letters=2, old_dead_letters=1, rejected_datasets=["x"])],
+            "1 task failed; see .* 2 batches were rejected, 1 of them before this deploy: `trace dlq replay",
+        ),
         ([DagVersionsReply(dag="d", versions=[])], "was abandoned"),
     ],
 )

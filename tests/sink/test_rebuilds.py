@@ -9,7 +9,7 @@ from tests.sink.flow import DAG, BufferFlow
 from tests.sink.test_loop import sink_of
 from tests.support.dags import activate, run_builds
 from tests.support.postgres import wait_until
-from tests.why.support import Situation
+from tests.why.support import Situation, commands, said
 
 OLD = [(1, "old"), (2, "old"), (3, "old")]
 NEW = [(2, "new"), (4, "new")]
@@ -118,7 +118,10 @@ def test_a_dead_letter_keeps_the_build_open(flow: BufferFlow, way: str) -> None:
     flow.sink()
     assert len(flow.letters()) == 1
     assert run_builds(flow.harness) == 0
-    assert any("2 done, 0 open, 0 failed, 1 batch rejected." in text for text in why(flow))
+    reply = Situation(flow.harness, flow.org).why_dataset("large")
+    text = "Version 2 of transfers cannot become active: 1 batch of its rows was rejected, 2 are done."
+    assert said(reply, "build_failed")["text"] == text
+    assert "trace dlq replay --dataset large" in commands(said(reply, "build_failed"))
     assert flow.rows() == OLD
     (flow.drop if way == "drop" else flow.replay)()
     if way == "replay":

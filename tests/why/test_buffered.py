@@ -1,14 +1,17 @@
 """Why rows that were published are not in a buffered dataset, in whatever is asked: it, its writers, its readers."""
 
 import itertools
+from typing import Any
 
 import pytest
 
 from tests.api.support import User
 from tests.sink.flow import DAG, BufferFlow
+from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.state import reject_wakeup
 from tests.why.support import Situation, codes, commands, said
+from tracelake.dispatcher.loops import gauges
 
 _orgs = itertools.count()
 
@@ -112,6 +115,77 @@ def test_dead_letters_with_the_newest_of_them(buffers: BufferFlow, flow: Situati
     assert commands(found)[:2] == [f"trace dlq show {second}", "trace dlq list --dataset large"]
     assert buffers.drop(first, second) == 2
     assert "dead_letters" not in codes(flow.why_dataset("large"))
+
+
+def change_left(buffers: BufferFlow, more: str = "") -> None:
+    """Starts the build of another definition of `left`."""
+    document = DAG.format(on_conflict="update", more=more, limits="")
+    reply = buffers.flow.deploy(document.replace("operator: noop", "operator: sleep\n    config: { seconds: 0 }", 1))
+    assert reply.state == "Building"
+    buffers.flow.drain()
+
+
+def build_state(flow: Situation) -> Any:
+    versions = User(flow.harness, flow.org).get("/v1/dags/transfers/versions")["versions"]
+    return next(row["build"] for row in versions if row["state"] == "Building")
+
+
+def test_a_dead_letter_of_an_earlier_build_is_told_as_such(buffers: BufferFlow, flow: Situation) -> None:
+    buffers.publish([{"key": 1}])
+    work_off(flow)
+    change_left(buffers)
+    (task,) = flow.tasks("left", "Queued")
+    lease = flow.claim(task["task_id"])
+    batch = buffers.publish_by(str(task["task_id"]), lease, [{"key": "four"}])["publish_id"]
+    flow.complete(task["task_id"], lease)
+    buffers.reject(batch)
+    build = build_state(flow)
+    assert (build["dead_letters"], build.get("old_dead_letters", 0)) == (1, 0)
+    assert build["rejected_datasets"] == ["large"]
+    assert "1 batch of its rows was rejected, 1 is done." in said(flow.why_dataset("large"), "build_failed")["text"]
+    flow.harness.advance(60)
+    change_left(buffers, "        - { name: more, type: text }")
+    build = build_state(flow)
+    assert (build["dead_letters"], build["old_dead_letters"]) == (1, 1)
+    reason = said(flow.why_dataset("large"), "build_failed")
+    assert reason["text"] == (
+        "Version 3 of transfers cannot become active: 1 batch of its rows was rejected before this deploy, 1 is done."
+    )
+    assert "trace dlq replay --dataset large" in commands(reason)
+    assert codes(flow.why_job("left", "transfers"))[0] == "build_failed"
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_dead_letters_of_replaced_definitions_do_not_matter(
+    buffers: BufferFlow, flow: Situation, *, keep: bool
+) -> None:
+    if keep:
+        buffers.deploy(limits="on_change: keep")
+    buffers.reject(buffers.publish([{"key": "x"}])["publish_id"])
+    work_off(flow)
+    assert letters_counted(flow) == [1, 1, 1, 1, 1]
+    document = DAG.format(on_conflict="update", more="", limits="on_change: keep" if keep else "")
+    flow.deploy(document.replace("operator: noop", "operator: sleep\n    config: { seconds: 0 }", 1))
+    flow.drain()
+    assert letters_counted(flow) == [1, 1, 1, 1, 1], "the old definition still writes the table"
+    work_off(flow)
+    dags.run_builds(flow.harness)
+    assert User(flow.harness, flow.org).get("/v1/dags")["dags"][0]["active_version"] == (3 if keep else 2)
+    assert letters_counted(flow) == ([1, 1, 1, 1, 1] if keep else [0, 0, 0, 0, 0])
+    assert ("dead_letters" in codes(flow.why_dataset("large"))) is keep
+
+
+def letters_counted(flow: Situation) -> list[int]:
+    """The dead letters of `large` in the lists of DAGs, jobs, datasets and loads, and in the metrics."""
+    user = User(flow.harness, flow.org)
+    (dag,) = user.get("/v1/dags")["dags"]
+    (job,) = (job for job in user.get("/v1/dags/transfers/jobs")["jobs"] if job["name"] == "left")
+    (load,) = (load for load in user.get("/v1/overview")["jobs"] if load["job"] == "left")
+    (dataset,) = (row for row in user.get("/v1/datasets")["datasets"] if row["name"] == "large")
+    rows = flow.harness.sql(gauges._LETTERS)
+    kept = sum(row["letters"] for row in rows if row["org"] == flow.org)
+    outputs = job["outputs"][0]
+    return [row.get("dead_letters", 0) for row in (dag, outputs, dataset, load)] + [kept]
 
 
 # head -> ingest -> write, whose rows a sink takes.

@@ -238,12 +238,9 @@ async def _follow(session: Session, client: UserClient, plan: Plan) -> None:
                     lines=failure_lines(failures),
                 )
             if build.dead_letters:
-                rejected = count(build.dead_letters, "batch")
                 raise BuildEndedError(
-                    f"The build of version {plan.version} cannot finish: {rejected} of its rows rejected by the sink.",
-                    ("see why", "dlq", "list"),
-                    ("once the cause is corrected, replay one", "dlq", "replay", "BATCH"),
-                    ("or go on without its rows", "dlq", "drop", "BATCH"),
+                    f"The build of version {plan.version} cannot finish: {rejected_words(build)}.",
+                    *rejected_build_steps(build),
                     ("or correct the document and deploy it", "deploy", "FILE"),
                 )
 
@@ -257,6 +254,29 @@ def failed_build_steps(dag: str, version: int) -> list[tuple[str, ...]]:
         ("or retry them", "retry", "--dag", dag, "--version", str(version), "--failed"),
         ("or go on without them", "skip", "--dag", dag, "--version", str(version), "--failed"),
         ("or activate it with what is built so far", "activate", dag, str(version), "--now"),
+    ]
+
+
+def rejected_words(build: BuildProgress) -> str:
+    """`2 batches of its rows were rejected by the sink, 1 of them before this deploy`."""
+    one = build.dead_letters == 1
+    text = f"{count(build.dead_letters, 'batch')} of its rows {'was' if one else 'were'} rejected"
+    if build.old_dead_letters == build.dead_letters:
+        return f"{text} before this deploy"
+    before = f", {build.old_dead_letters} of them before this deploy" if build.old_dead_letters else ""
+    return f"{text} by the sink{before}"
+
+
+def rejected_build_steps(build: BuildProgress) -> list[tuple[str, ...]]:
+    """The steps for a build with rejected batches."""
+    return [
+        step
+        for dataset in build.rejected_datasets
+        for step in (
+            ("see why", "dlq", "list", "--dataset", dataset),
+            ("once the cause is corrected, replay them", "dlq", "replay", "--dataset", dataset),
+            ("or go on without their rows", "dlq", "drop", "--dataset", dataset),
+        )
     ]
 
 

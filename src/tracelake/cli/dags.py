@@ -6,7 +6,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracelake.cli.build_progress import failed_build_steps, progress
+from tracelake.cli.build_progress import failed_build_steps, progress, rejected_build_steps, rejected_words
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import watch_option
 from tracelake.cli.session import Session, user_command
@@ -76,9 +76,15 @@ def _show_versions(session: Session, name: str, *, watch: bool) -> None:
     stuck = next((row for row in reply.versions if row.build is not None and row.build.failed), None)
     if stuck is not None:
         session.say((f"Version {stuck.number} cannot become active: tasks of its build have failed.", "yellow"))
-        for purpose, *words in failed_build_steps(name, stuck.number):
-            session.hint(purpose, *words)
-    elif reply.versions:
+        for purpose, *step in failed_build_steps(name, stuck.number):
+            session.hint(purpose, *step)
+    rejected = next((row for row in reply.versions if row.build is not None and row.build.dead_letters), None)
+    if rejected is not None and rejected.build is not None:
+        words = rejected_words(rejected.build)
+        session.say((f"Version {rejected.number} cannot become active: {words}.", "yellow"))
+        for purpose, *step in rejected_build_steps(rejected.build):
+            session.hint(purpose, *step)
+    if stuck is None and rejected is None and reply.versions:
         session.hint("see a document", "dags", name, "--source", max(row.number for row in reply.versions))
         session.hint("see its jobs", "jobs", name)
 

@@ -193,10 +193,10 @@ def _unit(row: LineageUnit) -> Text:
 
 def _read_words(row: LineageUnit, item: PayloadInput) -> list[str]:
     """What was read of an input; of one that is not kept in files, the unit."""
-    asked = unit_text(item.unit, item.window) or "all"
+    requested = unit_text(item.unit, item.window) or "all"
     read = next((read for read in row.input_reads if read.input_index == item.input_index), None)
     if read is None:
-        return [asked]
+        return [requested]
     parts = [_range(part) for part in row.read if part.input_index == item.input_index]
     if (left := read.ranges - len(parts)) > 0:
         parts.append(f"and {count(left, 'more range')}")
@@ -208,7 +208,7 @@ def _read_words(row: LineageUnit, item: PayloadInput) -> list[str]:
     if read.deleted_units:
         parts.append(f"and {count(read.deleted_units, 'unit')} whose revision is not recorded any more")
     elif not read.read_known:
-        parts.append(f"not recorded (asked {asked})")
+        parts.append(f"not recorded (asked {requested})")
     return parts or ["nothing"]
 
 

@@ -16,7 +16,7 @@ from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.model.backoff import Backoff
 from tracelake.wire import routes
-from tracelake.wire.dags import DeployReply
+from tracelake.wire.dags import BuildProgress, DeployReply, Plan
 from tracelake.wire.jobs import TriggerReply
 from tracelake.wire.trigger_progress import TriggerProgressReply
 
@@ -92,14 +92,28 @@ async def await_build(client: UserClient, reply: DeployReply, timeout: float | N
         if build.failed or build.dead_letters:
             raise ClientError(
                 "build_failed",
-                f"the build of version {plan.version} of {plan.dag} cannot finish: {build.failed} tasks failed and"
-                f" {build.dead_letters} batches were rejected. See `trace tasks --dag {plan.dag} --status Failed`",
+                f"the build of version {plan.version} of {plan.dag} cannot finish: {_explain_build(plan, build)}",
                 failed=build.failed,
                 dead_letters=build.dead_letters,
+                old_dead_letters=build.old_dead_letters,
             )
         return None
 
     await _poll(look, timeout, f"the build of version {plan.version} of {plan.dag} has not ended")
+
+
+def _explain_build(plan: Plan, build: BuildProgress) -> str:
+    """`2 tasks failed. See ...`; batches of an earlier build are told as such."""
+    sentences = []
+    if build.failed:
+        see = f"`trace tasks --dag {plan.dag} --version {plan.version} --status Failed`"
+        sentences.append(f"{build.failed} {'task' if build.failed == 1 else 'tasks'} failed; see {see}")
+    if build.dead_letters:
+        replay = " and ".join(f"`trace dlq replay --dataset {name}`" for name in build.rejected_datasets)
+        batches = f"{build.dead_letters} {'batch was' if build.dead_letters == 1 else 'batches were'} rejected"
+        old = "" if not build.old_dead_letters else f", {build.old_dead_letters} of them before this deploy"
+        sentences.append(f"{batches}{old}: {replay or 'see `trace dlq list`'}")
+    return ". ".join(sentences)
 
 
 async def _poll(look: Callable[[], Awaitable[T | None]], timeout: float | None, what: str) -> T:

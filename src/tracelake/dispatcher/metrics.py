@@ -136,7 +136,8 @@ class Metrics(HttpMetrics):
         self.buffer_age = self._stored("trace_buffer_backlog_oldest_seconds", "Age of the oldest of them.")
         self.buffer_letters = self._stored(
             "trace_buffer_dead_letters_kept",
-            f"Dead letters of a buffered dataset that nobody has replayed or dropped; absent for datasets without. "
+            "Dead letters of a buffered dataset that nobody has replayed or dropped, without those of definitions "
+            "whose rows the table does not show; absent for datasets without. "
             f"Counted up to {MOST}, of at most 100 datasets.",
             ("org", "dataset"),
         )

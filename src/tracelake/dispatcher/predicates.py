@@ -51,6 +51,16 @@ def is_dead(alias: str = "") -> str:
     return f"{table}dead_at IS NOT NULL AND {table}dropped_at IS NULL"
 
 
+def lacks_rows(batch: str) -> str:
+    """The batch, a row of `buffer_publishes`, is a dead letter whose rows its table is to show: those of a node that
+    writes the table or is being built. A table that keeps the rows of earlier nodes, or has no writer, lacks all."""
+    return f"""{is_dead(batch)} AND EXISTS (
+        SELECT FROM buffered_tables written JOIN tasks wrote ON wrote.task_id = {batch}.task_id
+        WHERE written.dataset_uuid = {batch}.dataset_uuid
+          AND (written.on_change = 'keep' OR written.writers = '{{}}' OR wrote.node_id = ANY (written.writers)
+               OR EXISTS (SELECT FROM edges built WHERE built.node_id = wrote.node_id AND built.phase = 'Staged')))"""  # noqa: S608 - constants only
+
+
 def has_unit(alias: str = "") -> str:
     """The task computes a unit of its node, which other tasks may compute again."""
     table = _dot(alias)

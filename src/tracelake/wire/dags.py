@@ -162,6 +162,10 @@ class BuildProgress(Reply, frozen=True, kw_only=True):
     """Batches for tables that no sink has taken yet."""
     dead_letters: int = 0
     """Batches that sinks rejected: the build ends when they are replayed or dropped."""
+    old_dead_letters: int = 0
+    """Those of them that were rejected before this build began: for an earlier schema, it may be."""
+    rejected_datasets: list[str] = []
+    """The datasets of these batches."""
     more: bool = False
     """Counting stopped at a limit: the numbers are lower bounds."""
 

@@ -20,7 +20,7 @@ from tracelake.dispatcher.engine.pressure.watch import PressureWatch
 from tracelake.dispatcher.loops.named import Named
 from tracelake.dispatcher.metrics import MOST, MOST_EDGES, MOST_OF_EDGE, Metrics
 from tracelake.dispatcher.outbox.admin import OUTBOX_COUNTS
-from tracelake.dispatcher.predicates import awaits_sink, has_threshold, is_failed_for_good, is_ready
+from tracelake.dispatcher.predicates import awaits_sink, has_threshold, is_failed_for_good, is_ready, lacks_rows
 from tracelake.dispatcher.views.freshness import NEWEST_TIMES
 from tracelake.dispatcher.views.sources import SourceHealth, read_health
 from tracelake.ports import Queue, unavailable_without_queue
@@ -104,8 +104,8 @@ _PINNED = f"""
 _LETTERS = f"""
     SELECT o.name AS org, d.name AS dataset, l.letters
     FROM (SELECT dataset_uuid, count(*) AS letters FROM (
-              SELECT dataset_uuid FROM buffer_publishes WHERE dead_at IS NOT NULL AND dropped_at IS NULL
-              ORDER BY dataset_uuid, dead_at, publish_id LIMIT {MOST}) p
+              SELECT p.dataset_uuid FROM buffer_publishes p WHERE {lacks_rows("p")}
+              ORDER BY p.dataset_uuid, p.dead_at, p.publish_id LIMIT {MOST}) p
           GROUP BY dataset_uuid ORDER BY dataset_uuid LIMIT 100) l
     JOIN datasets d USING (dataset_uuid) JOIN orgs o USING (org_id)
     WHERE d.removed_at IS NULL"""  # noqa: S608 - constants only

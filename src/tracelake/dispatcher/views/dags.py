@@ -3,7 +3,14 @@
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.predicates import awaits_sink, in_removed_dag, is_dead, is_failed_for_good, is_open
+from tracelake.dispatcher.predicates import (
+    awaits_sink,
+    in_removed_dag,
+    is_dead,
+    is_failed_for_good,
+    is_open,
+    lacks_rows,
+)
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.given_up import count_given_up
 from tracelake.dispatcher.views.paging import CAP
@@ -55,7 +62,7 @@ _DAGS = f"""
                   FROM dag_version_jobs vj JOIN job_outputs o ON o.job_id = vj.job_id
                   JOIN buffered_tables b ON b.dataset_uuid = o.dataset_uuid
                   WHERE vj.dag_version_id = d.active_version) b
-              JOIN buffer_publishes p ON p.dataset_uuid = b.dataset_uuid AND {is_dead("p")} LIMIT {CAP}) p) letters
+              JOIN buffer_publishes p ON p.dataset_uuid = b.dataset_uuid AND {lacks_rows("p")} LIMIT {CAP}) p) letters
     WHERE d.removed_at IS NULL
     ORDER BY v.dag_name"""  # noqa: S608 - constants only
 
@@ -76,7 +83,7 @@ _BUILD = f"""
         WHERE v.dag_version_id = $1 AND e.phase = 'Staged'),
     built AS (SELECT j.job_id FROM jobs j JOIN staged USING (node_id)),
     batches AS (
-        SELECT p.dead_at, p.dropped_at, p.released_at, p.committed_at
+        SELECT p.dataset_uuid, p.dead_at, p.dropped_at, p.released_at, p.committed_at
         FROM buffered_tables b JOIN buffer_publishes p USING (dataset_uuid) JOIN tasks t USING (task_id)
         JOIN built USING (job_id)
         WHERE b.dataset_uuid IN (SELECT o.dataset_uuid FROM built JOIN job_outputs o USING (job_id))
@@ -86,7 +93,12 @@ _BUILD = f"""
            (SELECT count(*) FROM edges e JOIN staged USING (node_id)
             WHERE e.phase = 'Staged' AND e.position < coalesce(e.drain_until, 9223372036854775807)) AS draining_edges,
            (SELECT count(*) FROM batches WHERE {awaits_sink()}) AS waiting_batches,
-           (SELECT count(*) FROM batches WHERE {is_dead()}) AS dead_letters
+           (SELECT count(*) FROM batches WHERE {is_dead()}) AS dead_letters,
+           (SELECT count(*) FROM batches WHERE {is_dead()} AND dead_at < (
+                SELECT max(requested_at) FROM activations WHERE dag_version_id = $1 AND state = 'Building')
+           ) AS old_dead_letters,
+           ARRAY(SELECT DISTINCT d.name FROM batches JOIN datasets d USING (dataset_uuid) WHERE {is_dead()}
+                 ORDER BY d.name) AS rejected_datasets
     FROM (SELECT {_OPEN_AND_FAILED} FROM (SELECT t.status, t.next_retry_at, t.skipped_at
                 FROM built JOIN tasks t ON t.job_id = built.job_id AND {is_open("t")}
                 LIMIT {CAP}) t) live"""  # noqa: S608 - constants only

@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.predicates import awaits_sink
+from tracelake.dispatcher.predicates import awaits_sink, lacks_rows
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.checks import list_checks
 from tracelake.dispatcher.views.dataset_content import load_columns, load_content, load_publication
@@ -59,7 +59,7 @@ _DATASETS = f"""
                LIMIT {CAP}) x) END AS waiting_batches,
            CASE WHEN d.storage = 'buffered' THEN (SELECT count(*) FROM (
                SELECT FROM buffer_publishes p WHERE p.dataset_uuid = d.dataset_uuid
-                 AND p.dead_at IS NOT NULL AND p.dropped_at IS NULL LIMIT {CAP}) x) END AS dead_letters,
+                 AND {lacks_rows("p")} LIMIT {CAP}) x) END AS dead_letters,
            CASE WHEN d.dag_name IS NOT NULL AND w.dataset_uuid IS NULL THEN coalesce(
                (SELECT v.number FROM jobs j JOIN dag_version_jobs USING (job_id)
                 JOIN activations a USING (dag_version_id) JOIN dag_versions v USING (dag_version_id)

@@ -8,7 +8,7 @@ import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.predicates import is_failed_for_good, is_open, is_ready
+from tracelake.dispatcher.predicates import is_failed_for_good, is_open, is_ready, lacks_rows
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.dags import not_found
 from tracelake.dispatcher.views.given_up import count_given_up
@@ -71,7 +71,7 @@ OUTPUTS = """
 _DEAD_LETTERS = f"""
     SELECT d.dataset_uuid, (SELECT count(*) FROM (
         SELECT FROM buffer_publishes p WHERE p.dataset_uuid = d.dataset_uuid
-          AND p.dead_at IS NOT NULL AND p.dropped_at IS NULL LIMIT {CAP}) x) AS letters
+          AND {lacks_rows("p")} LIMIT {CAP}) x) AS letters
     FROM unnest($1::uuid[]) AS d(dataset_uuid)"""  # noqa: S608 - constants only
 
 

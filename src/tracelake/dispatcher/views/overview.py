@@ -19,7 +19,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.predicates import is_dead, is_failed_for_good, is_open, is_ready
+from tracelake.dispatcher.predicates import is_failed_for_good, is_open, is_ready, lacks_rows
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.dags import dag_exists
 from tracelake.dispatcher.views.given_up import count_given_up
@@ -102,7 +102,7 @@ _JOBS = f"""
     CROSS JOIN LATERAL (
         SELECT count(*) AS batches FROM (
             SELECT FROM job_outputs o JOIN buffered_tables b USING (dataset_uuid)
-            JOIN buffer_publishes p ON p.dataset_uuid = b.dataset_uuid AND {is_dead("p")}
+            JOIN buffer_publishes p ON p.dataset_uuid = b.dataset_uuid AND {lacks_rows("p")}
             WHERE o.job_id = j.job_id LIMIT $5) p) letters
     WHERE d.org_id = $1 AND ($4::text IS NULL OR d.dag_name = $4)
       AND ($6::uuid[] IS NULL OR j.job_id = ANY($6))

@@ -7,7 +7,7 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.pressure.levels import Level
-from tracelake.dispatcher.predicates import awaits_sink
+from tracelake.dispatcher.predicates import awaits_sink, lacks_rows
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.pressure import Pressure
 from tracelake.dispatcher.views.words import counted, since
@@ -38,10 +38,10 @@ _STATE = f"""
     CROSS JOIN LATERAL (
         SELECT count(*) AS letters FROM (
             SELECT FROM buffer_publishes p
-            WHERE p.dataset_uuid = t.dataset_uuid AND p.dead_at IS NOT NULL AND p.dropped_at IS NULL LIMIT {CAP}) p) l
+            WHERE p.dataset_uuid = t.dataset_uuid AND {lacks_rows("p")} LIMIT {CAP}) p) l
     LEFT JOIN LATERAL (
         SELECT p.publish_id, p.dead_at, p.dead_line, p.dead_reason FROM buffer_publishes p
-        WHERE p.dataset_uuid = t.dataset_uuid AND p.dead_at IS NOT NULL AND p.dropped_at IS NULL
+        WHERE p.dataset_uuid = t.dataset_uuid AND {lacks_rows("p")}
         ORDER BY p.dead_at DESC, p.publish_id DESC LIMIT 1) n ON true
     LEFT JOIN LATERAL (
         SELECT o.key, o.tries, o.last_error FROM (

@@ -18,7 +18,7 @@ from tracelake.dispatcher.views.words import counted, since, unit_words
 from tracelake.dispatcher.why import facts
 from tracelake.dispatcher.why.answer import Reason, answer, is_cause, reason
 from tracelake.dispatcher.why.buffered import buffered_reasons
-from tracelake.dispatcher.why.builds import failed_build, is_stuck
+from tracelake.dispatcher.why.builds import failed_build, is_stuck, rejected_words
 from tracelake.dispatcher.why.empty_inputs import find_quiet_source
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.job import job_reasons
@@ -101,8 +101,8 @@ async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, n
     late = await _not_fresh(connection, org_id, name)
     writers = await _writers(connection, org_id, [(row["dataset_uuid"], row["current_version"])])
     if writers:
-        found, others = await _causes(connection, org_id, writers, pressure, besides=rejected)
-        reasons += [item for item in found if not (own and _is_stopped_by(item, name))]
+        causes, others = await _causes(connection, org_id, writers, pressure, besides=rejected)
+        reasons += [item for item in causes if not (own and _is_stopped_by(item, name))]
         besides += [item for item in others if not _is_stopped_by(item, name)]
     elif row["dag_name"] is None:
         text = f"No DAG writes it.{_newest(row)}"
@@ -219,12 +219,14 @@ async def _rebuilding(connection: Connection, row: asyncpg.Record) -> list[Reaso
     )
     text += f", {counted(build.draining_edges, 'input')} reading history" if build.draining_edges else ""
     text += f", {counted(build.waiting_batches, 'batch')} waiting for a sink" if build.waiting_batches else ""
-    text += f", {counted(build.dead_letters, 'batch')} rejected." if build.dead_letters else "."
+    text += f", {rejected_words(build)}." if build.dead_letters else "."
     steps = [("see the build", f"trace dags {dag} --watch")]
     if build.dead_letters:
-        steps.insert(0, ("see the rejected batches", "trace dlq list"))
+        steps[:0] = [
+            ("see the rejected batches", f"trace dlq list --dataset {name}") for name in build.rejected_datasets
+        ]
     if build.failed:
-        steps.insert(0, ("see what failed", f"trace tasks --dag {dag} --status Failed"))
+        steps.insert(0, ("see what failed", f"trace tasks --dag {dag} --version {number} --status Failed"))
     return [reason("rebuilding", text, *steps, references=[("version", f"{dag}@{number}")])]
 
 
@@ -267,17 +269,17 @@ async def _causes(
             relevant = causes if causes and not besides else reasons
             own += [item.about(subject.name) for item in relevant if _tells(item)]
         if causes:
-            named = [item.about(subject.name) for item in causes]
+            details = [item.about(subject.name) for item in causes]
             if distance == 0:
                 return own, []
-            return (own, named) if besides else ([*own, _upstream(subject, distance, causes), *named], [])
+            return (own, details) if besides else ([*own, _upstream(subject, distance), *details], [])
         read = await _read(connection, subject, reasons)
         lacking = any(item.code == "input_waits" for item in reasons)
         buffered = await buffered_reasons(connection, [uuid for uuid, _ in read], pressure) if lacking else {}
-        for dataset, found in buffered.items():
-            if causes := [item for item in found if _counts(item, besides=besides)]:
-                named = [item.about(dataset) for item in causes]
-                return (own, named) if besides else ([*own, _in_dataset(dataset, subject, causes), *named], [])
+        for dataset, candidates in buffered.items():
+            if causes := [item for item in candidates if _counts(item, besides=besides)]:
+                details = [item.about(dataset) for item in causes]
+                return (own, details) if besides else ([*own, _in_dataset(dataset, subject, causes), *details], [])
         for before in await _writers(connection, org_id, read):
             if before.node_id not in visited:
                 visited.add(before.node_id)
@@ -319,9 +321,10 @@ def _in_dataset(name: str, reader: Subject, causes: list[Reason]) -> Reason:
     return reason("upstream", text, ("see more", f"trace why {name}"), references=[("dataset", name)])
 
 
-def _upstream(subject: Subject, distance: int, causes: list[Reason]) -> Reason:
+def _upstream(subject: Subject, distance: int) -> Reason:
+    """Names the job alone: its reasons follow."""
     steps = "1 job" if distance == 1 else f"{distance} jobs"
-    text = f"The cause is {subject.name}, {steps} upstream: {causes[0].text}"
+    text = f"The cause is {subject.name}, {steps} upstream."
     return reason("upstream", text, ("see more", f"trace why {subject.name}"), references=[("job", subject.name)])
 
 

@@ -91,9 +91,10 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
     },
     ("job", "blocked"): {
         "build_failed": (
-            "Tasks of the build of a new version have failed and none is left that could run, so the version cannot "
-            "become active. The active version stays.",
-            "Look at the errors; correct the document and deploy it, or retry or skip the failed tasks.",
+            "Tasks of the build of a new version have failed, or batches of its rows were rejected, and none is left "
+            "that could run, so the version cannot become active. The active version stays.",
+            "Look at the errors; correct the document and deploy it, or retry or skip the failed tasks, and replay or "
+            "drop the rejected batches.",
         ),
         "edge_held": ("A unit of an input failed (no retries left), and later units wait.", "Retry or skip the task."),
         "no_active_version": ("No version of the DAG is active.", "Activate one."),
@@ -123,8 +124,8 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
             "Retry or skip them.",
         ),
         "units_differ": (
-            "One input has a unit that another has cut in another way, as units of 2,000 blocks and of 500. A task is "
-            "created for a unit that all inputs have.",
+            "None of the newest units of two inputs match: one has cut them in another way, as units of 2,000 blocks "
+            "and of 500. A task is created for a unit that all inputs have.",
             "Give the job `units` of its own, so that it reads windows of its inputs, or give the inputs units of one "
             "size.",
         ),
