@@ -201,6 +201,17 @@ def test_a_reorganised_chain_is_consistent_and_the_old_branch_is_gone() -> None:
         _whole(chain, client)
 
 
+def test_blocks_of_another_branch_have_other_times() -> None:
+    with serve_chain(BLOCKS) as chain, connected(chain.url) as client:
+        chain.reorganise(20, changed=0, later={22: -30, 24: 100})
+        for old in recorded(BLOCKS)[20:26]:
+            block = client.call("eth_getBlockByNumber", hex(old.number), True)
+            seconds = 0 if old.number < 22 else -30 if old.number < 24 else 70
+            assert int(block["timestamp"], 16) - int(old.block["timestamp"], 16) == seconds
+            assert block["hash"] == "0x" + ethereum.keccak256(ethereum.header(block)).hex()
+            assert {one["blockTimestamp"] for one in block["transactions"]} <= {block["timestamp"]}
+
+
 def test_a_chain_can_be_reorganised_between_two_calls_of_its_reader() -> None:
     """Half of it is read from one branch, half from the other: the parents do not fit, as with a real node."""
     with serve_chain(BLOCKS) as chain, connected(chain.url) as client:

@@ -12,12 +12,13 @@ what the node knows, at once for everyone, until `restore`.
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -99,15 +100,18 @@ class ServedChain:
         """So many blocks are visible from now on."""
         self._do(lambda: self._visible.set(blocks))
 
-    def reorganise(self, first: int, *, changed: int | None = None) -> None:
+    def reorganise(
+        self, first: int, *, changed: int | None = None, later: Mapping[int, int] = MappingProxyType({})
+    ) -> None:
         """From `first` on the chain is another. The first `changed` blocks (None: all) lack their last transaction;
-        all have other hashes. Roots, blooms, gas, receipts and parents fit together."""
+        all have other hashes. Roots, blooms, gas, receipts and parents fit together. From each block of `later` on,
+        times are so many seconds later than they were."""
 
         def change() -> None:
             last = max(self._known)
             parent = self._known[first - 1].block["hash"]
             blocks = [self._known[number] for number in range(first, last + 1)]
-            for other in alternatives(blocks, parent, len(blocks) if changed is None else changed):
+            for other in alternatives(blocks, parent, len(blocks) if changed is None else changed, later):
                 self._put(other)
 
         self._do(change)
