@@ -13,6 +13,9 @@ from typing import NamedTuple
 from tracelake.model.dag import UnitGrid
 from tracelake.model.windows import Window, shift_window, windows_between
 
+FIRST_BLOCKS = 40
+"""Blocks that a chain of a random schedule begins with."""
+
 
 class Block(NamedTuple):
     number: int

@@ -42,6 +42,7 @@ class ReorgFlow(WindowFlow):
         self.names = [*READERS, *(job.name for job in dependants)]
         self.rewrites = 0
         self.newest_time = 0
+        self.announced: list[dict[str, Any]] = []
         jobs = "".join(
             f"  - {{name: {job.name}, activation: reactive, operator: spark_sql, config: {{query: SELECT 1 AS a}},"
             f" units: {_grid_text(job)}, inputs: {job.inputs}}}\n"
@@ -97,6 +98,12 @@ class ReorgFlow(WindowFlow):
 
     def announce(self, *events: dict[str, Any]) -> None:
         self.say(self.source, self.lease, *events)
+        self.announced += events
+
+    def repeat(self, *events: dict[str, Any]) -> None:
+        """Announces them once more, as an attempt does that does not know whether they have arrived."""
+        if events:
+            self.say(self.source, self.lease, *events)
 
     # --- the tasks
 

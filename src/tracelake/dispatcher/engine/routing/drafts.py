@@ -246,7 +246,7 @@ class TaskDrafts:
             return False
         if self._storage(request.input.generation) is Storage.S3:
             return True
-        if not request.again or not self.is_direct_table(request.input.generation):
+        if not self.is_direct_table(request.input.generation):
             return False
         return await table_units.read_first(connection, request.input.generation) is not None
 

@@ -179,12 +179,26 @@ class WindowInputs:
                 span = Window(0, span.end)
             if producer is not None:
                 direct[producer] = _hull([span, direct.get(producer, span)])
+        if in_seconds:
+            # One input tells the blocks of the window now, another those that its units had when they were committed:
+            # after a reorganisation, a unit that has none of them yet may be about to get some.
+            for producer in direct.keys() & self._read_by_time(consumer):
+                direct[producer] = _hull([direct[producer], *read[False]])
         ranges = self.graph.trace_back(consumer.node_id, direct)
         for node_id in self.graph.ancestors(consumer.node_id) - ranges.keys():
             spans = read[self.graph.counts_seconds(node_id)]
             if spans:
                 ranges[node_id] = _hull(spans)
         return ranges
+
+    def _read_by_time(self, consumer: Consumer) -> set[UUID]:
+        """The producers of whose blocks the consumer reads those of a window of time."""
+        producers = {
+            self.graph.producers.get(item.generation)
+            for item in consumer.inputs
+            if consumer.spec(item).read is ReadMode.WINDOW and not self.graph.is_in_seconds(item.generation)
+        }
+        return {producer for producer in producers if producer is not None}
 
     # --- inputs
 
@@ -350,6 +364,8 @@ class WindowInputs:
             raise Obstacle(GAP)
         if gaps == [read]:
             return await self._nearest(generation, first)
+        if gaps and gaps[-1].end == read.end:  # a window that grows ends where its input does
+            read = Window(read.start, gaps[-1].start - 1)
         return _FoundUnits(read)
 
     async def _by_time(self, generation: Generation, span: Window, *, complete: bool, latest: bool) -> "_FoundUnits":

@@ -325,13 +325,22 @@ async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTa
 
 
 def _newest_of_units(tasks: Sequence[NewTask]) -> list[NewTask]:
-    """Leaves out tasks that another one of their unit brings up to date."""
+    """Leaves out tasks that another one of their unit brings up to date, like one that waits in the queue."""
     newest: dict[tuple[UUID | None, int | None, str | None], NewTask] = {}
     for task in tasks:
         key = (task.node_id, task.edge, task.unit_key)
         if task.renews and (key not in newest or newest[key].input_order <= task.input_order):
             newest[key] = task
-    return [task for task in tasks if not task.renews or newest[task.node_id, task.edge, task.unit_key] is task]
+
+    return [task for task in tasks if _stands(task, newest.get((task.node_id, task.edge, task.unit_key), task))]
+
+
+def _stands(task: NewTask, newest: NewTask) -> bool:
+    """Whether no newer task of the unit takes the place of this one."""
+    if task is newest or task.renews:
+        return task is newest
+    is_event = task.revision_kind is RevisionKind.EVENT and task.job_id == newest.job_id
+    return not is_event or task.input_order > newest.input_order
 
 
 async def _create(connection: Connection, new: Sequence[NewTask]) -> list[NewTask]:
