@@ -71,6 +71,19 @@ def test_a_chain_of_ones_own_is_followed_at_its_head() -> None:
     assert live_plan.plan_live(plan.DemoPlan(1, 0, 9, 50, url="http://node"), head=3) is not None
 
 
+@pytest.mark.parametrize("head", range(20_000_000, 20_000_010))
+def test_a_unit_of_a_chain_of_ones_own_becomes_final_soon(head: int) -> None:
+    """Also if blocks came before it was followed."""
+    made = live_plan.plan_live(plan.DemoPlan(1, 0, 9, 50, url="http://node"), head=head)
+    assert made is not None
+    assert made.finality >= live_plan.DEPTH
+    for late in range(3):
+        final = head + late - made.finality
+        table_start = final - final % made.unit  # as the follower begins
+        assert table_start > made.start
+        assert made.first_final_head(table_start) == head + 2
+
+
 def test_the_document_is_the_example_for_this_chain() -> None:
     document, shipped = yaml.safe_load(chosen(100, 199).document()), yaml.safe_load(EXAMPLE.read_text())
     chain = document["chains"][0]

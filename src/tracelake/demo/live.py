@@ -56,7 +56,8 @@ _STEP_SECONDS = 0.25
 _PATIENCE_SECONDS = 180.0
 _MOST_TASKS = 50_000
 _OWN_BLOCKS, _OWN_SECONDS = 3, 60.0
-"""A chain of the person's own is followed until so many new blocks have come, for this long at most."""
+"""A chain of the person's own is followed until so many new blocks have come and a unit of the tables is final, for
+this long at most."""
 _MOST_PAUSES = 3
 _PAUSED = {"source_paused", "upstream"}
 """Why a dataset is not fresh whose source is paused, and nothing else."""
@@ -156,7 +157,7 @@ class LiveChapter:
         story = LiveStory(first=plan.start, began=plan.head)
         await self._until_stored(node)
         if plan.tip is None:
-            await self._watch_head(node, story)
+            await self._watch_head(node, plan, story)
         else:
             await self._grow(node, plan, story)
         story.last = await self._settle(node, is_growing=plan.tip is None)
@@ -201,11 +202,12 @@ class LiveChapter:
             f"live: the chain grew to its end, block {plan.tip:,}; {seconds:.1f} s later it was in the table"
         )
 
-    async def _watch_head(self, node: LiveNode, story: LiveStory) -> None:
+    async def _watch_head(self, node: LiveNode, plan: LivePlan, story: LiveStory) -> None:
         until = time.monotonic() + _OWN_SECONDS
+        enough = max(story.began + _OWN_BLOCKS, plan.first_final_head(await self._rows.find_start()))
         while True:
             number, _, block_time = await node.read_head()
-            if number >= story.began + _OWN_BLOCKS or time.monotonic() > until:
+            if number >= enough or time.monotonic() > until:
                 break
             if time.time() - block_time > _STOPPED_SECONDS:
                 self._screen.say(

@@ -23,6 +23,9 @@ _LEAST_BLOCKS = 40
 _MANY_BLOCKS = 1000
 _STEPS = 16
 _OWN_BLOCKS, _OWN_UNIT, _OWN_FINALITY = 40, 10, 12
+"""Of a chain of the person's own: blocks below its head, blocks of a unit, and the least depth of final blocks."""
+_OWN_NEW_BLOCKS = 2
+"""So many blocks after the plan a unit becomes final, so that it is seen how rows of the table become files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,10 @@ class LivePlan:
         )
         return _replaced(text, r"start: \d+", "\n    ".join(lines)).encode()
 
+    def first_final_head(self, table_start: int) -> int:
+        """The head at which the first unit of the tables is final. They begin at this block."""
+        return (table_start // self.unit + 1) * self.unit - 1 + self.finality
+
     @property
     def heads_before(self) -> Iterator[int]:
         """The heads up to the fork, in order."""
@@ -74,7 +81,8 @@ def plan_live(plan: DemoPlan, head: int | None = None) -> LivePlan | None:
     """`head`: the newest block of a chain of the person's own. None if there are too few blocks to show anything."""
     if head is not None:
         start = max(0, head - _OWN_BLOCKS)
-        return LivePlan(plan.chain_id, start, head, _OWN_UNIT, _OWN_FINALITY, "default")
+        finality = _OWN_FINALITY + (head + _OWN_NEW_BLOCKS + 1 - _OWN_FINALITY) % _OWN_UNIT
+        return LivePlan(plan.chain_id, start, head, _OWN_UNIT, finality, "default")
     if plan.blocks < _LEAST_BLOCKS:
         return None
     return LivePlan(

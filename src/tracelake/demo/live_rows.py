@@ -35,6 +35,7 @@ _PATIENCE_SECONDS = 30.0
 _NUMBERS = frozenset({"block_number", "timestamp", "log_index"})
 """Columns that are numbers; all others are bytes."""
 _MOST_LOG_BLOCKS = 500
+_START = "SELECT table_start FROM table_extents WHERE dataset_uuid = $1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,12 @@ class LiveDatasetReader:
             statement = f"SELECT block_number, encode(block_hash, 'hex') FROM {await self._table(BLOCKS)}"  # noqa: S608
             row = await data.fetchrow(f"{statement} ORDER BY block_number DESC LIMIT 1")
         return None if row is None else (row[0], f"0x{row[1]}")
+
+    async def find_start(self) -> int:
+        """The first block that was written to the tables."""
+        async with self.data() as data:
+            start: int = await data.fetchval(_START, await self._uuid(BLOCKS))
+        return start
 
     async def read_blocks(self, first: int, last: int) -> list[BlockContent]:
         """From the table, which has all blocks that may still change."""
