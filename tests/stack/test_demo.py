@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -19,8 +20,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.chain import recorded
+from tests.chain.faults import Call
+from tests.support.chain import recorded, serve_chain
 from tests.support.postgres import scratch_directory, wait_until
+from tracelake.demo.chain.recording import RecordedBlock
 from tracelake.runner.languages import find_node
 
 FIRST, LAST = 100, 199
@@ -186,6 +189,42 @@ def test_a_chain_becomes_flows_though_a_worker_is_killed(place: Path) -> None:
     finally:
         assert trace(home, "down").returncode == 0
     wait_until(lambda: not processes_of(place), "everything to end")
+
+
+@pytest.mark.timeout(600)
+def test_rows_of_a_chain_of_ones_own_become_files(place: Path) -> None:
+    """A chain that grows by three blocks only, each once the one before was read by the follower."""
+    head = 143
+    with serve_chain(head + 4, head=head + 1) as chain:
+        age = int(time.time()) - int(chain.block(head).block["timestamp"], 16)
+        chain.reorganise(1, changed=0, later={1: age + 3_600})  # nobody waits for blocks of a chain whose head is old
+
+        waiting = [head, head + 1, head + 2]
+
+        def grow(calls: list[Call]) -> None:
+            if waiting and any(reads_whole(call, chain.block(waiting[0])) for call in calls):
+                chain.show(waiting.pop(0) + 2)
+
+        chain.watch(grow)
+        process = demo(place, "--rpc", chain.url, "--blocks", "40-89", "--json")
+        said, story = process.communicate(timeout=580)
+    assert process.returncode == 0, story
+    told = json.loads(said)
+    assert told["ok"], told["checks"]
+    live = told["live"]
+    assert (live["first_block"], live["head_at_first"]) == (head - 40, head)
+    assert live["last_block"] >= head + 2, story
+    blocks = live["datasets"]["live_blocks"]
+    assert blocks["boundary"] == 129, "the first unit of the tables: 120 to 129"
+    assert blocks["rows_in_files"] == 129 - live["first_block"] + 1
+    assert "live: followed the chain to block" in story
+    wait_until(lambda: not processes_of(place), "everything to end")
+
+
+def reads_whole(call: Call, block: RecordedBlock) -> bool:
+    """Whether the call asks for the block with its transactions. Those who only look at the head leave them out."""
+    names = (hex(block.number), block.block["hash"])
+    return call.method.startswith("eth_getBlockBy") and call.params[0] in names and call.params[1]
 
 
 def check_table(told: dict[str, Any], story: str) -> None:
