@@ -21,24 +21,24 @@ from tests.support.dispatcher import DispatcherHarness
 from tracelake.model.dag import UnitGrid
 from tracelake.model.windows import Window
 
-FEW = 12
+FEW = 9
 SEEDS = [int(os.environ["TRACE_SEED"])] if "TRACE_SEED" in os.environ else list(range(FEW))
 LEAST = {
     "append": 20,
-    "reorganisation": 70,
+    "reorganisation": 60,
     "shallow": 30,
     "middle": 30,
-    "deep": 8,
+    "deep": 6,
     "longer fork": 30,
     "nested, one call": 8,
-    "nested, several calls": 8,
+    "nested, several calls": 5,
     "nested, ever deeper": 8,
     "nested, shallower later": 8,
-    "repeated": 25,
+    "repeated": 20,
     "repeated in another order": 12,
-    "read before its event": 12,
-    "counted": 15,
-    "counted, nested": 8,
+    "read before its event": 10,
+    "counted": 12,
+    "counted, nested": 6,
 }
 """How often these must be among all schedules."""
 LEAST_REORGANISATIONS = 3
