@@ -47,6 +47,10 @@ class WindowFlow(Flow):
     def finish(self, task_id: UUID | str, text: str, lease: Any = None, file: bytes | None = None) -> None:
         """Completes the task of a unit; `file` is what its file holds, instead of the text."""
         lease = lease or self.claim(task_id)
+        self.complete(task_id, lease, **self.write(lease, text, file))
+
+    def write(self, lease: Any, text: str, file: bytes | None = None) -> dict[str, Any]:
+        """Writes the files of a claimed task. Returns what its final report says of them."""
         task = lease["task"]
         unit = task["inputs"][0]["unit"]
         start, end = unit["start"], unit["end"]
@@ -66,7 +70,7 @@ class WindowFlow(Flow):
                 times = dict(zip(("time_min", "time_max"), known, strict=True))
             published.append(place | {"range_start": start, "range_end": end, "storage_ref": ref} | times)
             events.append(place | block(start, end))
-        self.complete(task_id, lease, datasets_published=published, events=events)
+        return {"datasets_published": published, "events": events}
 
     def read(self, task_id: UUID | str, lease: Any, item: dict[str, Any]) -> list[str]:
         """The texts of what an input of a claimed task is."""

@@ -24,7 +24,13 @@ from tracelake.dispatcher.engine.routing.pending_units import ChangedUnit, Waiti
 from tracelake.dispatcher.engine.routing.unit_times import UnitTimes
 from tracelake.dispatcher.engine.routing.units import ALL_INPUTS, UnitRequest, draft
 from tracelake.dispatcher.engine.routing.upstream_graph import UpstreamGraph, UpstreamGraphs
-from tracelake.dispatcher.engine.routing.window_inputs import PREVIOUS_OPEN, Obstacle, WindowInputs
+from tracelake.dispatcher.engine.routing.window_inputs import (
+    NOT_ANNOUNCED,
+    NOT_PASSED,
+    PREVIOUS_OPEN,
+    Obstacle,
+    WindowInputs,
+)
 from tracelake.dispatcher.slices import pause_between
 from tracelake.model.dag import ReadMode, UnitGrid
 from tracelake.model.ids import new_id
@@ -96,6 +102,9 @@ class ChangedUnits:
             await self._touch_existing(connection, consumer, change, touched)
             return
         for span in await unit_times.read_positions(connection, event, item):
+            if not await unit_times.is_preceded(connection, item.generation, span):
+                # The input has just begun: windows waited for that wherever they are.
+                await self._touch_waiting(connection, consumer, change, NOT_ANNOUNCED, touched)
             await self._touch_span(connection, graph, event, consumer, item, change, span, touched)
 
     async def _touch_span(
@@ -128,7 +137,39 @@ class ChangedUnits:
         if WindowInputs(connection, graph).is_in_seconds(consumer) and not graph.is_in_seconds(item.generation):
             spans = await self._times(connection, event, item, span)
         for times in spans:
+            await self._touch_passed(connection, consumer, item, change, times.around, touched)
             await self._touch_times(connection, consumer, item, change, times, touched)
+
+    async def _touch_passed(
+        self,
+        connection: Connection,
+        consumer: Consumer,
+        item: ConsumerInput,
+        change: ChangedUnit,
+        around: Window,
+        touched: TouchedUnits,
+    ) -> None:
+        """Notes the windows that waited until an input passes them, where the unit that does so lies behind them: those
+        that read the newest unit before, and those that are computed as their inputs grow."""
+        grid = consumer.job.units
+        if grid is not None and grid.when == "updated":
+            passed = Window(0, around.end)  # few: any input that gets there computes them
+        elif consumer.spec(item).read is ReadMode.LATEST:
+            passed = around
+        else:
+            return
+        await self._touch_waiting(connection, consumer, replace(change, window=passed), NOT_PASSED, touched)
+
+    async def _touch_waiting(
+        self, connection: Connection, consumer: Consumer, change: ChangedUnit, reason: str, touched: TouchedUnits
+    ) -> None:
+        """Notes every window in the changed range that is pending for this reason."""
+        windows = await pending_units.load_of_reason(connection, change, reason, AT_ONCE + 1)
+        if len(windows) > AT_ONCE:
+            await pending_units.mark_of_reason(connection, change, reason)
+            return
+        for window in windows:
+            touched.add(consumer, replace(change, window=window))
 
     async def _touch_times(
         self,

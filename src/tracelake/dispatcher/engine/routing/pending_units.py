@@ -70,6 +70,14 @@ _MARK_EXISTING = """
     ON CONFLICT (node_id, unit_start, unit_end) DO UPDATE
     SET changed_seq = greatest(p.changed_seq, excluded.changed_seq), due = true"""
 
+_OF_REASON = f"""
+    SELECT {_COLUMNS} FROM pending_units
+    WHERE node_id = $1 AND unit_end >= $2 AND unit_start <= $3 AND reason = $4 ORDER BY unit_start LIMIT $5"""  # noqa: S608 - constants only
+
+_MARK_OF_REASON = """
+    UPDATE pending_units SET due = true, changed_seq = greatest(changed_seq, $5)
+    WHERE node_id = $1 AND unit_end >= $2 AND unit_start <= $3 AND reason = $4"""
+
 _DUE_NODES = """
     WITH RECURSIVE n AS (
         (SELECT org_id, node_id FROM pending_units WHERE due AND (org_id, node_id) > ($2, $3)
@@ -177,6 +185,17 @@ async def mark_existing(connection: Connection, change: ChangedUnit) -> None:
     """Has every window be looked at that has a task and overlaps the changed range, however many there are."""
     place = (change.node_id, *change.window, change.org_id)
     await connection.execute(_MARK_EXISTING, *place, change.changed_seq, change.kind)
+
+
+async def load_of_reason(connection: Connection, change: ChangedUnit, reason: str, limit: int) -> list[Window]:
+    """Windows of a node that overlap the changed range and are pending for this reason."""
+    rows = await connection.fetch(_OF_REASON, change.node_id, *change.window, reason, limit)
+    return [unit.window for unit in _units(rows)]
+
+
+async def mark_of_reason(connection: Connection, change: ChangedUnit, reason: str) -> None:
+    """Has all of them be looked at, however many there are."""
+    await connection.execute(_MARK_OF_REASON, change.node_id, *change.window, reason, change.changed_seq)
 
 
 async def revive_stranded(connection: Connection, seconds: float) -> int:

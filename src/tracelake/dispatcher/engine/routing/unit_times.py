@@ -46,6 +46,9 @@ _EXTENT = """
            (SELECT range_end FROM readable_units WHERE dataset_uuid = $1 AND dataset_version = $2
               AND range_start IS NOT NULL ORDER BY range_start DESC LIMIT 1) AS last"""
 
+_IS_PRECEDED = """
+    SELECT EXISTS (SELECT FROM readable_units WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start < $3)"""
+
 _INVALIDATES = msgspec.json.Decoder(Invalidates)
 
 
@@ -56,6 +59,12 @@ class UnitTimes(NamedTuple):
     """Ranges beside it whose windows may be complete only now; of others the event changes nothing."""
     declared: bool = False
     """An event says that there is something, in positions of the input: there may be no unit at all."""
+
+    @property
+    def around(self) -> Window:
+        """From the unit before, if one is known, to the one behind."""
+        spans = (self.span, *self.neighbours)
+        return Window(min(span.start for span in spans), max(span.end for span in spans))
 
 
 async def read_positions(connection: Connection, event: RoutedEvent, item: ConsumerInput) -> list[Window]:
@@ -73,6 +82,12 @@ async def read_positions(connection: Connection, event: RoutedEvent, item: Consu
         wrong = _INVALIDATES.decode(event.invalidates)
         spans.append(Window(wrong.start, wrong.end))
     return spans
+
+
+async def is_preceded(connection: Connection, generation: Generation, span: Window) -> bool:
+    """Whether the input has a unit before this one."""
+    preceded: bool = await connection.fetchval(_IS_PRECEDED, *generation, span.start)
+    return preceded
 
 
 async def clip_to_units(connection: Connection, generation: Generation, span: Window) -> Window | None:
