@@ -33,12 +33,13 @@ class WindowFlow(Flow):
 
     def commit_source(self, dag: str, job: str, start: int, end: int, text: str, source: str = "src") -> None:
         """One unit of blocks, computed by a job that reads a source; again if it is there."""
-        if any(task["unit_key"] == f"p:{start}-{end}" for task in self.tasks(job)):
+        if any(task["unit_key"] == f"p:{start}-{end}" for task in self.tasks(job, "Completed")):
             reply = self.trigger(dag, job, range={"start": start, "end": end})
             assert reply.task_id is not None
             task_id: Any = reply.task_id
         else:
-            self.trigger(dag, source, range={"start": start, "end": end})
+            if not any(task["unit_key"] == f"p:{start}-{end}" for task in self.tasks(job, "Queued")):
+                self.trigger(dag, source, range={"start": start, "end": end})
             task_id = next(
                 task["task_id"] for task in self.tasks(job, "Queued") if task["unit_key"] == f"p:{start}-{end}"
             )

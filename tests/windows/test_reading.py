@@ -113,6 +113,18 @@ def test_windows_of_an_input_that_begins_late_do_not_wait_for_its_beginning_agai
     assert rows(windows) == ["(a|)", "(c|C)"]
 
 
+def test_hours_before_an_input_begins_wait_for_its_first_unit_alone(windows: WindowFlow) -> None:
+    deploy(windows, "window", HOURS)
+    put(windows, "a", 0, 1799)
+    windows.trigger("w", "quotes", range={"start": 800, "end": 899})
+    put(windows, "C", 900, 1999)
+    assert windows.run_windows("model") == 1, "the one that begins within a unit"
+    assert windows.pending()[:3] == [(0, 3599, "input_gap"), (3600, 7199, "input_gap"), (7200, 10799, "input_gap")]
+    put(windows, "B", 800, 899)
+    windows.run_windows("model")
+    assert rows(windows) == ["(a|)", "(a|)", "(a|B,C)", "(a|C)"]
+
+
 def test_many_windows_that_waited_for_the_beginning(windows: WindowFlow) -> None:
     """More than are settled with the event: the drain goes on with them."""
     deploy(windows, "latest", "units: {by: blocks, size: 2}")

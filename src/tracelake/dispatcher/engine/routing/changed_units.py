@@ -25,6 +25,7 @@ from tracelake.dispatcher.engine.routing.unit_times import UnitTimes
 from tracelake.dispatcher.engine.routing.units import ALL_INPUTS, UnitRequest, draft
 from tracelake.dispatcher.engine.routing.upstream_graph import UpstreamGraph, UpstreamGraphs
 from tracelake.dispatcher.engine.routing.window_inputs import (
+    GAP,
     NOT_ANNOUNCED,
     NOT_PASSED,
     PREVIOUS_OPEN,
@@ -137,6 +138,10 @@ class ChangedUnits:
         if WindowInputs(connection, graph).is_in_seconds(consumer) and not graph.is_in_seconds(item.generation):
             spans = await self._times(connection, event, item, span)
         for times in spans:
+            if not times.declared and times.around.start == times.span.start:
+                # No block is before it: what lies there is known to be empty now.
+                before = replace(change, window=Window(0, times.span.start))
+                await self._touch_waiting(connection, consumer, before, GAP, touched)
             await self._touch_passed(connection, consumer, item, change, times.around, touched)
             await self._touch_times(connection, consumer, item, change, times, touched)
 
