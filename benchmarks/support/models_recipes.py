@@ -33,7 +33,7 @@ PRICES_URL = "https://prices.example.com/v1/daily"
 
 HUSD, GRN = "5fbdb2315678afecb367f032d93f642f64180aa3", "e7f1725e7734ce288f8367e1bb143e90bb3f0512"
 _SWAP = "d78ad95fa46c994b6551d0da85fc275fe613ce37657fb8d5e3d130840159d822"
-_DAYS_BEFORE = 1
+_SUPPLY = "9d624b01705090e0c402c84f2bdef9c498399a009cee9a4e08ab004bae447121"
 PRICES = {
     "2026-03-02": (("0.9991", 6), ("1.25", 18)),
     "2026-03-03": (("1.0004", 6), ("1.5", 18)),
@@ -47,11 +47,9 @@ def recipe(name: str) -> str:
 
 
 def fit_recipe(name: str, prices_url: str, unit: int = UNIT) -> str:
-    """The recipe for the recorded chain: units that fit no window, an average over two days, because the chain has
-    only three whole ones, and prices of a local server."""
+    """The recipe for the recorded chain: units that fit no window, and prices of a local server."""
     replacements = {
         "chain": ("config: {size: 1000}", f"config: {{size: {unit}}}"),
-        "moving_average": ("lookback: 6", f"lookback: {_DAYS_BEFORE}"),
         "priced_volume": (PRICES_URL, prices_url),
     }
     text = recipe(name)
@@ -93,6 +91,27 @@ def prepare_connection(connection: duckdb.DuckDBPyConnection) -> None:
 _MOVES = "transfers t JOIN blocks b USING (block_number)"
 _DAYS = "(SELECT DISTINCT midnight(timestamp) AS unit_start FROM blocks) d"
 _BERLIN = "'Europe/Berlin'"
+
+
+def moving_average(seconds: int) -> str:
+    """The query of the recipe for windows of so many seconds: an average over seven of them, the last one included, or
+    as many as there are since the first transfer that the window reads."""
+    return f"""
+        WITH moved AS (
+            SELECT lower(hex(t.token)) AS token, b.timestamp // {seconds} * {seconds} AS moment FROM {_MOVES}),
+        units AS (
+            SELECT unnest(range(min(timestamp) // {seconds} * {seconds}, max(timestamp) + 1, {seconds})) AS unit_start
+            FROM blocks),
+        counts AS (
+            SELECT unit_start, token, count(*) AS transfers, min(moment) AS first
+            FROM units JOIN moved ON moment BETWEEN unit_start - 6 * {seconds} AND unit_start
+            GROUP BY unit_start, token)
+        SELECT unit_start, token, transfers / days AS transfers_per_day, days
+        FROM counts JOIN (
+            SELECT unit_start, 1 + (unit_start - min(first)) // {seconds} AS days FROM counts GROUP BY unit_start)
+        USING (unit_start)"""
+
+
 QUERIES = {
     "hourly_token_flows": f"""
         SELECT b.timestamp // 3600 * 3600 AS unit_start, to_timestamp(b.timestamp // 3600 * 3600) AS hour,
@@ -123,15 +142,14 @@ QUERIES = {
                min(block_number) AS first_block
         FROM (SELECT unnest([from_address, to_address]) AS address, block_number FROM transfers) GROUP BY address""",
     "pool_volume": f"""
+        WITH pools AS (
+            SELECT address, min(block_number) AS since FROM logs
+            WHERE lower(hex(topic0)) = '{_SUPPLY}' GROUP BY address)
         SELECT midnight(b.timestamp) AS unit_start, lower(hex(address)) AS pool, count(*) AS swaps,
                sum(word(data, 0) + word(data, 2)) AS volume0, sum(word(data, 1) + word(data, 3)) AS volume1
-        FROM logs JOIN blocks b USING (block_number) WHERE lower(hex(topic0)) = '{_SWAP}' GROUP BY ALL""",
-    "moving_average": f"""
-        SELECT d.unit_start, token, sum(n) / 7 AS transfers_per_day, count(*) AS hours
-        FROM (SELECT lower(hex(t.token)) AS token, b.timestamp // 3600 * 3600 AS hour, count(*) AS n
-              FROM {_MOVES} GROUP BY ALL)
-        JOIN {_DAYS} ON midnight(hour) BETWEEN d.unit_start - {_DAYS_BEFORE} * 86400 AND d.unit_start
-        GROUP BY ALL""",
+        FROM logs JOIN blocks b USING (block_number) JOIN pools USING (address)
+        WHERE lower(hex(topic0)) = '{_SWAP}' AND block_number >= since GROUP BY ALL""",
+    "moving_average": moving_average(86_400),
     "retention": f"""
         WITH sent AS (
             SELECT DISTINCT t.from_address AS address, midnight(b.timestamp) AS day

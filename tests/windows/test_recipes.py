@@ -18,7 +18,6 @@ from benchmarks.support.models_recipes import (
     PRICES_PATH,
     QUERIES,
     RECIPES,
-    fit_recipe,
     prepare_connection,
     prices_replies,
 )
@@ -27,6 +26,16 @@ from tests.feeds.support import FeedServer, reply
 from tests.support.chain import RECORDING
 from tests.support.postgres import run
 from tests.support.real_stack import RealStack
+from tests.windows.recipe_variants import (
+    ANNOUNCED_LATE,
+    HOURLY_AVERAGE,
+    HOURLY_AVERAGE_QUERY,
+    MORE_LOGS,
+    NOT_ANNOUNCED,
+    UNCOUNTED_SWAPS,
+    fit_recipe_to_test,
+    hourly_average,
+)
 from tests.windows.recipes import cell_text, shown_rows
 from tracelake.adapters.s3.access import read_access
 from tracelake.adapters.s3.object_store import S3ObjectStore
@@ -54,7 +63,9 @@ COUNTS = """
     FROM tasks t JOIN jobs j USING (job_id) GROUP BY 1"""
 
 DAY, HOUR = UnitGrid(by="time", grain="day"), UnitGrid(by="time", grain="hour")
+COMPARED = QUERIES | {HOURLY_AVERAGE: HOURLY_AVERAGE_QUERY}
 GRIDS = {
+    HOURLY_AVERAGE: HOUR,
     "hourly_token_flows": HOUR,
     "active_addresses": UnitGrid(by="time", grain="day", time_zone="Europe/Berlin"),
     "new_addresses": UnitGrid(by="blocks", size=1000),
@@ -105,7 +116,10 @@ def stack(server: FeedServer) -> Iterator[RecipeStack]:
     stack = RecipeStack(settings=settings)
     with stack.running():
         for name in RECIPES:
-            stack.deploy(name, fit_recipe(name, f"{server.url}{PRICES_PATH}", UNIT))
+            if name == "pool_volume":
+                stack.deploy("more_logs", MORE_LOGS)
+            stack.deploy(name, fit_recipe_to_test(name, f"{server.url}{PRICES_PATH}", UNIT))
+        stack.deploy(HOURLY_AVERAGE, hourly_average())
         stack.deploy("tokens", TOKENS_DOCUMENT)
         stack.shell(f"trace trigger chain/backfill --range 0-{LAST}")
         stack.settle()
@@ -117,7 +131,8 @@ def chain(stack: RecipeStack) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
     prepare_connection(connection)
     for name in CHAIN_TABLES:
-        connection.register(name, pa.concat_tables(stack.tables(name).values()))
+        dataset = "more_logs" if name == "logs" else name
+        connection.register(name, pa.concat_tables(stack.tables(dataset).values()))
     return connection
 
 
@@ -125,7 +140,7 @@ def compare(stack: RecipeStack, chain: duckdb.DuckDBPyConnection, dataset: str) 
     ((first, last),) = chain.sql("SELECT min(timestamp), max(timestamp) FROM blocks").fetchall()
     units = stack.tables(dataset)
     expected_units: dict[int, list[tuple[Any, ...]]] = {}
-    for unit_start, *values in chain.sql(QUERIES[dataset]).fetchall():
+    for unit_start, *values in chain.sql(COMPARED[dataset]).fetchall():
         expected_units.setdefault(unit_start, []).append(tuple(values))
     for (start, _), table in units.items():
         rows = sorted(tuple(row.values()) for row in table.to_pylist())
@@ -150,9 +165,26 @@ def is_same(row: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
     )
 
 
-@pytest.mark.parametrize("dataset", QUERIES)
+@pytest.mark.parametrize("dataset", COMPARED)
 def test_each_unit_is_what_the_query_says(stack: RecipeStack, chain: duckdb.DuckDBPyConnection, dataset: str) -> None:
     compare(stack, chain, dataset)
+
+
+def test_some_swaps_are_of_no_pool_that_the_chain_has_announced(
+    stack: RecipeStack, chain: duckdb.DuckDBPyConnection
+) -> None:
+    uncounted = dict(chain.sql(UNCOUNTED_SWAPS).fetchall())
+    assert uncounted.keys() == {ANNOUNCED_LATE, NOT_ANNOUNCED}
+    assert 0 < uncounted[ANNOUNCED_LATE] < uncounted[NOT_ANNOUNCED]
+    pools = [row["pool"] for table in stack.tables("pool_volume").values() for row in table.to_pylist()]
+    assert ANNOUNCED_LATE in pools
+    assert NOT_ANNOUNCED not in pools
+
+
+def test_averages_are_of_seven_hours_and_of_fewer_in_the_first_six(stack: RecipeStack) -> None:
+    numbers = [set(table["days"].to_pylist()) for table in stack.tables(HOURLY_AVERAGE).values()]
+    assert numbers[:6] == [{1}, {2}, {3}, {4}, {5}, {6}]
+    assert {7} in numbers
 
 
 def check_tokens(stack: RecipeStack) -> None:
@@ -202,10 +234,13 @@ def test_a_rewrite_makes_each_unit_once(stack: RecipeStack, chain: duckdb.DuckDB
     ((start, end),) = chain.sql(
         f"SELECT min(timestamp), max(timestamp) FROM blocks WHERE block_number BETWEEN {UNIT} AND {2 * UNIT - 1}"
     ).fetchall()
+    ((last,),) = chain.sql("SELECT max(timestamp) FROM blocks").fetchall()
     assert {job: number - before[job] for job, number in after.items() if number > before[job]} == {
         "chain/ingest": 1,
         "chain/decode": 1,
         "hourly_flows/flows": end // 3600 - start // 3600 + 1,
+        "hourly_average/average": min(end // 3600 + 6, last // 3600 - 1) - start // 3600 + 1,
+        "more_logs/more": 1,
         "active_addresses/active": 2,  # it lies in both days
         "top_holders/balances": 2,
         "top_holders/top": 2,
@@ -221,7 +256,7 @@ def test_a_rewrite_makes_each_unit_once(stack: RecipeStack, chain: duckdb.DuckDB
         "tokens/lookup": 2,
         "tokens/amounts": 2,
     }
-    for dataset in QUERIES:
+    for dataset in COMPARED:
         compare(stack, chain, dataset)
     check_tokens(stack)
 
