@@ -165,6 +165,25 @@ def test_the_unit_before_is_read_in_order(windows: WindowFlow) -> None:
     assert list(windows.rows("model").values()) == ["(a|)", "(B|(a|))", "(c|(B|(a|)))", "(d|(c|(B|(a|))))"]
 
 
+@pytest.mark.parametrize("ending", ["cancel", "skip"])
+def test_a_unit_that_changed_goes_on_when_the_one_before_it_is_given_up(windows: WindowFlow, ending: str) -> None:
+    """The unit before stays in its older revision. The one behind it has another reason to be computed again."""
+    deploy(windows, SELF)
+    put(windows, 0, 14, "a")
+    put(windows, 15, 39, "b")
+    windows.run_windows("model")
+    put(windows, 0, 14, "A")
+    (task,) = windows.tasks("model", "Queued")
+    if ending == "skip":
+        windows.fail(task["task_id"])
+        assert windows.run_windows("model") == 0, "it may be tried again"
+    windows.person(ending, task["task_id"])
+    assert windows.run_windows("model") == 3
+    assert list(windows.rows("model").values()) == [
+        "(a|)", "(A,b|(a|))", "(b|(A,b|(a|)))", "(b|(b|(A,b|(a|))))"
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("units", ["{by: blocks, size: 360, when: updated}", "{by: time, grain: hour, when: updated}"])
 def test_a_running_state_that_is_updated_ends_where_its_inputs_end(windows: WindowFlow, units: str) -> None:
     deploy(windows, SELF.replace("{by: blocks, size: 10}", units))

@@ -28,6 +28,13 @@ _WAITING = f"""
       AND EXISTS (SELECT FROM edges e WHERE e.node_id = p.node_id AND e.phase <> 'Parked')
     ORDER BY node_id, unit_start"""  # noqa: S608 - constants only
 
+# What somebody gave up announces nothing to the unit behind it, which may have changed for other reasons.
+_BEHIND = f"""
+    SELECT {_COLUMNS} FROM pending_units p WHERE reason = $2
+      AND (p.node_id, p.unit_start) IN (SELECT t.node_id, t.unit_end + 1 FROM tasks t WHERE t.task_id = ANY($1))
+      AND EXISTS (SELECT FROM edges e WHERE e.node_id = p.node_id AND e.phase <> 'Parked')
+    ORDER BY node_id, unit_start"""  # noqa: S608 - constants only
+
 _OVERLAPPING = f"""
     SELECT {_COLUMNS} FROM pending_units
     WHERE node_id = $1 AND unit_end >= $2 AND reason NOT IN ('{MORE}', '{MORE_NEW}')
@@ -132,6 +139,11 @@ class WaitingUnit:
 async def load_waiting(connection: Connection, task_ids: Collection[UUID]) -> list[ChangedUnit]:
     """The units that wait for the end of one of these tasks."""
     return _units(await connection.fetch(_WAITING, list(task_ids)))
+
+
+async def load_behind(connection: Connection, task_ids: Collection[UUID], reason: str) -> list[ChangedUnit]:
+    """The units right behind those of these tasks that are pending for this reason."""
+    return _units(await connection.fetch(_BEHIND, list(task_ids), reason))
 
 
 async def load_from(connection: Connection, node_id: UUID, position: int, limit: int) -> list[ChangedUnit]:

@@ -25,10 +25,11 @@ from tracelake.dispatcher.engine.routing.edges import EdgeState
 from tracelake.dispatcher.engine.routing.invalidations import AT_ONCE, remember, rerun
 from tracelake.dispatcher.engine.routing.pending_units import ChangedUnit
 from tracelake.dispatcher.engine.routing.units import UnitRequest
+from tracelake.dispatcher.engine.routing.window_inputs import PREVIOUS_OPEN
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.slices import pause_between
 from tracelake.model.job import Storage
-from tracelake.model.task import RevisionKind
+from tracelake.model.task import RevisionKind, Status
 from tracelake.model.windows import Window
 from tracelake.wire.units import Invalidates
 
@@ -96,11 +97,15 @@ class EventRouter:
         return scope
 
     async def _revive(self, connection: Connection, plan: WritePlan, scope: RoutingScope) -> None:
-        """Notes the units that wait for a task which ends in this transaction."""
+        """Notes the units that wait for a task which ends in this transaction, or for the unit of one that a person
+        gives up."""
         ended = [
             change.after.task_id for change in plan.changes if change.after.finished and not change.before.finished
         ]
         units = await pending_units.load_waiting(connection, ended) if ended else []
+        given_up = [change.after.task_id for change in plan.changes if _is_given_up(change)]
+        if given_up:
+            units += await pending_units.load_behind(connection, given_up, PREVIOUS_OPEN)
         if units:
             consumers = await self.directory.nodes(connection, {unit.node_id for unit in units})
             for unit in units:
@@ -262,6 +267,11 @@ class EventRouter:
             event.routed_seq,
             RevisionKind(event.revision_kind),
         )
+
+
+def _is_given_up(change: StateChange) -> bool:
+    canceled = change.after.status is Status.CANCELED and not change.before.finished
+    return canceled or (change.after.skipped_at is not None and change.before.skipped_at is None)
 
 
 def _is_joined(readers: Iterable[Reader]) -> bool:
