@@ -17,7 +17,7 @@ from tracelake.model.dag import UnitGrid
 from tracelake.model.windows import Window
 
 _STEP = 900
-_MARGIN = 100 * 86_400
+_MARGIN = 160 * 86_400
 """Before and behind what is there: room for `lookback`, and for inputs whose windows are months."""
 
 
