@@ -24,9 +24,9 @@ jobs:
     outputs: 1
     config: {{chain_id: 1, tables: [blocks]}}
   - {{name: copy, activation: reactive, operator: spark_sql, execution_strategy: PerUpdate,
-      config: {{query: SELECT 1 AS a}}, inputs: [{{from: {{job: head}}}}]}}
+      config: {{query: 'SELECT 1L AS total, timestamp_seconds(0) AS timestamp'}}, inputs: [{{from: {{job: head}}}}]}}
   - {{name: onward, activation: reactive, operator: spark_sql, execution_strategy: PerUpdate,
-      config: {{query: SELECT 1 AS a}}, inputs: [{{from: {{job: copy}}}}]}}
+      config: {{query: 'SELECT 1L AS total, timestamp_seconds(0) AS timestamp'}}, inputs: [{{from: {{job: copy}}}}]}}
 """
 READERS = ("copy", "onward")
 """Jobs that get a task for each update of the table, one reading the other."""
@@ -44,7 +44,7 @@ class ReorgFlow(WindowFlow):
         self.newest_time = 0
         self.announced: list[dict[str, Any]] = []
         jobs = "".join(
-            f"  - {{name: {job.name}, activation: reactive, operator: spark_sql, config: {{query: SELECT 1 AS a}},"
+            f"  - {{name: {job.name}, activation: reactive, operator: spark_sql, config: {{query: SELECT 1L AS total}},"
             f" units: {_grid_text(job)}, inputs: {job.inputs}}}\n"
             for job in dependants
         )

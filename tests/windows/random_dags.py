@@ -144,7 +144,7 @@ class JobShape:
             more += f", units: {{by: {self.grid.by}, {size}{zone}, when: {self.grid.when}}}"
         return (
             f"  - {{name: {self.name}, activation: reactive, operator: spark_sql, "
-            f"config: {{query: SELECT {revision} AS a}}{more}, inputs: [{', '.join(inputs)}]}}\n"
+            f"config: {{query: SELECT {revision}L AS total}}{more}, inputs: [{', '.join(inputs)}]}}\n"
         )
 
 

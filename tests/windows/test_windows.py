@@ -305,7 +305,7 @@ def test_a_changed_query_builds_its_windows_beside_the_old_ones(windows: WindowF
         put(windows, number * 10, number * 10 + 9, text)
     windows.run_windows("model")
     before = windows.rows("model")
-    reply = windows.deploy(DAG.format(body=body).replace("SELECT * FROM blocks", "SELECT 1 AS a FROM blocks"))
+    reply = windows.deploy(DAG.format(body=body).replace("SELECT * FROM blocks", "SELECT 1L AS total FROM blocks"))
     assert reply.state == "Building"
     builds = windows.harness.dispatcher.builds
     assert windows.harness.run(builds.run_once()) == 0, "the old windows count until the new ones are there"
