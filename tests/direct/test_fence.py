@@ -239,23 +239,30 @@ def test_a_crash_before_the_commit_leaves_nothing(
     assert tables.open([table], WHOLE_TABLE, identity).pending == ()
 
 
-def test_a_crash_before_the_commit_leaves_no_seal(
+def test_a_crash_before_the_commit_leaves_no_seal_no_mark_and_no_used_permission(
     tables: PostgresDirectTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, identity = direct_table(BLOCKS), new_writer()
+    key = table.dataset_uuid
 
     def crash(*_: Any) -> list[int]:
         raise KeyboardInterrupt
 
     with closing(tables.open([table], WHOLE_TABLE, identity)) as writer:
-        rows = {table.dataset_uuid: block_rows(range(4))}
+        rows = {key: block_rows(range(4))}
+        events = [range_event(table, 0, 3)]
+        write = RangeReplacement(0, 3, rows, events, seal=3, marks={key: {1: b"one", 3: b"three"}}, permit_id=2**62)
         with monkeypatch.context() as patch:
             patch.setattr(PostgresTableWriter, "_store_events", crash)
             with pytest.raises(KeyboardInterrupt):
-                writer.replace(RangeReplacement(0, 3, rows, [range_event(table, 0, 3)], seal=3))
-        assert writer.read_extent(table.dataset_uuid) == TableExtent()
-        writer.replace(RangeReplacement(0, 3, rows, [range_event(table, 0, 3)], seal=3))
-        assert writer.read_extent(table.dataset_uuid) == TableExtent(0, 3)
+                writer.replace(write)
+        assert writer.read_extent(key) == TableExtent()
+        assert writer.read_marks(key) == {}
+        writer.replace(write)
+        assert writer.read_extent(key) == TableExtent(0, 3, permit_id=2**62)
+        writer.replace(RangeReplacement(4, 5, {key: block_rows(range(4, 6))}, marks={key: {3: b"new", 5: b"five"}}))
+        assert writer.read_extent(key) == TableExtent(0, 3, permit_id=2**62)
+        assert writer.read_marks(key) == {1: b"one", 3: b"new", 5: b"five"}
 
 
 def test_a_removal_that_ends_early_says_what_is_gone(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -501,8 +508,8 @@ class FenceMachine(RuleBasedStateMachine):
         assert logs == {number: int(text.split(".")[0]) for number, text in model.items()}
         ends = [(self.start, *(end if end >= 0 else None for end in (self.sealed, self.removed)))]
         for table in (self.table, self.logs):
-            extents = f"SELECT * FROM table_extents WHERE dataset_uuid = '{table.dataset_uuid}'"
-            assert [row[1:] for row in ask(self.dsn, extents)] == ([] if self.start is None else ends)
+            extents = f"SELECT table_start, sealed_to, removed_to FROM table_extents WHERE dataset_uuid = '{table.dataset_uuid}'"
+            assert ask(self.dsn, extents) == ([] if self.start is None else ends)
 
     def teardown(self) -> None:
         for item in getattr(self, "open", ()):

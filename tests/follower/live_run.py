@@ -16,7 +16,8 @@ from tests.follower.deliveries import EventKey, event_key
 from tests.follower.memory_store import CrashError, Row
 from tests.follower.support import OUTPUTS, AtOnce
 from tests.follower.world import ChainWorld, ShownNode
-from tracelake.follower.follow import BlockFollower, FollowOptions, FollowOutcome, RangeOutputs
+from tracelake.follower.follow import BlockFollower, FollowOutcome
+from tracelake.follower.options import FollowOptions, RangeOutputs, RepairPermit
 from tracelake.follower.store import HotChainStore
 from tracelake.wire.units import EventIn, StorageOut, TaskOutput
 
@@ -89,6 +90,7 @@ class LiveRun(ChainRun):
             unit_blocks=self.size,
         )
         self.crashes = rng.choice((0.0, 0.02))
+        self.permits = 0
         self.readers = {output.dataset_uuid: RangeReader(table, self.read) for table, output in outputs.items()}
         self.pending: list[tuple[int, EventIn, list[MadeBlock]]] = []
         """Ranges whose files are not made yet, with the chain that they are read from: no other reorganisation of final
@@ -117,7 +119,7 @@ class LiveRun(ChainRun):
 
     def make_follower(self) -> BlockFollower:
         self.attempt += 1
-        follower = BlockFollower(
+        return BlockFollower(
             self.open_store(),
             self.nodes,
             self.outputs,
@@ -125,10 +127,9 @@ class LiveRun(ChainRun):
             self.attempt,
             self.emit,
             clock=lambda: self.world.now,
+            ranges=RANGES,
             ahead=AtOnce() if self.attempt % 2 else None,
         )
-        follower.ranges = RANGES
-        return follower
 
     def emit(self, events: Sequence[EventIn]) -> None:
         for event in events:
@@ -162,12 +163,18 @@ class LiveRun(ChainRun):
     def advance(self, follower: BlockFollower) -> tuple[BlockFollower, FollowOutcome | None]:
         follower, outcome = super().advance(follower)
         if outcome is not None and outcome.state == "reorg_too_deep":
-            self.options = replace(self.options, repair_from=0)  # a person says that the chain is right
+            self.permit_repair()
             self.retire(follower)
             follower = self.make_follower()
         if self.pending and self.rng.random() < 0.4:
             self.make_files()
         return follower, outcome
+
+    def permit_repair(self) -> None:
+        """A person says that the chain is right. They may not know which block changed first, or be wrong about it."""
+        self.permits += 1
+        from_block = self.rng.choice((None, None, 0, self.rng.randrange(len(self.world.chain) + 5)))
+        self.options = replace(self.options, repair=RepairPermit(self.permits, float("inf"), from_block))
 
     def settle(self, follower: BlockFollower) -> None:
         super().settle(follower)

@@ -1,8 +1,9 @@
 """The follower's store in memory, which checks every write and fails where it is told to."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Literal
 from uuid import UUID
 
@@ -40,6 +41,7 @@ class MemoryTables:
     """Of all events so far."""
     record: RewriteRecord = field(default_factory=RewriteRecord)
     extent: TableExtent = field(default=TableExtent())
+    marks: dict[int, str] = field(default_factory=dict)
     boundary: int | None = None
     """Where the files of live datasets end."""
 
@@ -78,7 +80,19 @@ class MemoryStore:
         self._fault("read")
         return replace(self._tables.extent, boundary=self._tables.boundary)
 
-    def replace(self, rows: ChainRows, events: Sequence[EventIn], *, seal: int | None = None) -> None:
+    def read_marks(self) -> dict[int, str]:
+        self._fault("read")
+        return dict(self._tables.marks)
+
+    def replace(
+        self,
+        rows: ChainRows,
+        events: Sequence[EventIn],
+        *,
+        seal: int | None = None,
+        marks: Mapping[int, str] = MappingProxyType({}),
+        permit_id: int | None = None,
+    ) -> None:
         self._fault("before_commit")
         self._check_fence()
         durable = self._tables
@@ -95,7 +109,9 @@ class MemoryStore:
                 durable.extent,
                 table_start=first_block if start is None else start,
                 sealed_to=sealed if seal is None else seal,
+                permit_id=durable.extent.permit_id if permit_id is None else permit_id,
             )
+            durable.marks |= marks
         for number in before:
             del durable.links[number]
         durable.links.update({link.number: link for link in links})

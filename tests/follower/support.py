@@ -7,8 +7,9 @@ from uuid import UUID
 
 from tests.follower.memory_store import MemoryStore, MemoryTables
 from tests.follower.world import ChainWorld
-from tracelake.follower.follow import BlockFollower, FollowOptions, FollowOutcome
+from tracelake.follower.follow import BlockFollower, FollowOutcome
 from tracelake.follower.nodes import ChainNode
+from tracelake.follower.options import FollowOptions
 from tracelake.wire.units import EventIn, StorageOut, TaskOutput
 
 OUTPUTS = {

@@ -18,7 +18,8 @@ from tests.follower.stored_tables import StoredTables
 from tests.follower.world import ChainWorld, ShownNode, tables_of
 from tests.support.postgres import TestCluster
 from tracelake.errors import StoreUnavailableError
-from tracelake.follower.follow import BlockFollower, FollowOptions, FollowOutcome
+from tracelake.follower.follow import BlockFollower, FollowOutcome
+from tracelake.follower.options import FollowOptions, RepairPermit
 from tracelake.follower.table_store import TableChainStore
 from tracelake.ports.direct_tables import WHOLE_TABLE, RangeReplacement, RangeSealedError, TableWriter
 from tracelake.spark.directory_transfer import DirectoryTransfer
@@ -161,7 +162,7 @@ def test_sealed_rows_are_refused_while_they_are_compacted(chain: FollowedChain, 
         assert chain.run().state == "at_head"
     else:
         chain.world.chain = chain_to(abandoned)
-        chain.reopen(replace(chain.options, repair_from=24))
+        chain.reopen(replace(chain.options, repair=RepairPermit(1, float("inf"), 24)))
         assert chain.run().state == "repair_waits"
         chain.compact((30, 39))
         assert chain.run().state == "at_head"

@@ -9,9 +9,10 @@ from tests.follower.memory_store import MemoryStore, MemoryTables
 from tests.follower.support import Followed
 from tests.follower.world import ChainWorld, ShownNode
 from tracelake.catalogue.context import NonRetryableError
-from tracelake.follower.follow import LOOKS, FollowOptions
+from tracelake.follower.follow import LOOKS
 from tracelake.follower.links import ChainLink
 from tracelake.follower.nodes import VOTE_SECONDS, NodeHead, WatchedNode, choose_head
+from tracelake.follower.options import FollowOptions
 from tracelake.follower.store import HotStoreUnavailableError, StaleFollowerError
 from tracelake.spark.evm.errors import ChainMismatchError, ForeignReceiptsError, LateBlockError
 

@@ -21,8 +21,9 @@ from tests.follower.deliveries import EventKey, accept_some, event_key
 from tests.follower.memory_store import CrashError, CrashPoint, MemoryStore, MemoryTables, Row
 from tests.follower.support import OUTPUTS, AtOnce
 from tests.follower.world import DEEPEST, ChainWorld, ShownNode
-from tracelake.follower.follow import BlockFollower, FollowOptions, FollowOutcome
+from tracelake.follower.follow import BlockFollower, FollowOutcome
 from tracelake.follower.head_signal import HeadSignal
+from tracelake.follower.options import FollowOptions
 from tracelake.follower.pace import PollPace
 from tracelake.follower.store import HotStoreUnavailableError
 from tracelake.wire.units import EventIn

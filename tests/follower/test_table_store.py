@@ -20,8 +20,9 @@ from tests.support.chain import serve_chain
 from tests.support.postgres import TestCluster
 from tracelake.catalogue.direct_schemas import table_schema
 from tracelake.catalogue.evm_columns import EVM_KEYS, EVM_OPTIONAL_COLUMNS, EVM_TABLES, EvmTable, evm_columns
-from tracelake.follower.follow import BlockFollower, FollowOptions
+from tracelake.follower.follow import BlockFollower
 from tracelake.follower.nodes import ChainNode
+from tracelake.follower.options import FollowOptions
 from tracelake.follower.rpc_nodes import RpcChainNode
 from tracelake.follower.store import StaleFollowerError
 from tracelake.follower.table_store import TableChainStore

@@ -26,6 +26,7 @@ RECORDS = (
     "direct_fences",
     "direct_events",
     "table_extents",
+    "table_marks",
 )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from tracelake.catalogue.direct_schemas import table_schema
 from tracelake.catalogue.evm import (
@@ -28,13 +28,24 @@ from tracelake.model.dag import Schema
 Seconds = Annotated[float, Meta(ge=0.05, le=3600)]
 
 
+class RepairPermission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A person's permission to follow one reorganisation of final blocks."""
+
+    permit_id: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    """Each is good for one write, whichever attempt makes it."""
+    seconds: Annotated[float, Meta(ge=0)]
+    """It ends so long after the claim."""
+    from_block: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None = None
+    """Files from this block on are read again; None: from the first one that changed."""
+
+
 class BlockFollowerConfig(ChainDeviations, frozen=True, kw_only=True):
     tuning = frozenset(
         {
             "rpc",
             "finality_depth_blocks",
             "max_reorg_depth",
-            "repair_from",
+            "repair",
             "batch_blocks",
             "batch_size",
             "poll_min_seconds",
@@ -64,8 +75,8 @@ class BlockFollowerConfig(ChainDeviations, frozen=True, kw_only=True):
     unit_blocks: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     """For live datasets: how many blocks a unit of their files has. The job has two more outputs then, of ranges
     without rows: what lies before the first block of the tables, and units that are final."""
-    repair_from: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None = None
-    """Set by `trace repair`: a reorganisation may change final blocks from this one on."""
+    repair: RepairPermission | None = None
+    """Set by `trace repair`: one reorganisation may change final blocks."""
     batch_blocks: Annotated[int, Meta(ge=1, le=10_000)] = 500
     """The most blocks in one write while it catches up."""
     batch_size: Annotated[int, Meta(ge=1, le=1000)] = 20
@@ -98,8 +109,8 @@ class BlockFollowerConfig(ChainDeviations, frozen=True, kw_only=True):
                 )
         if self.unit_blocks is not None and self.finality_depth_blocks < 1:
             raise ConfigFieldError("finality_depth_blocks", "with `unit_blocks` the newest block is never final: use 1")
-        if self.repair_from is not None and self.unit_blocks is None:
-            raise ConfigFieldError("repair_from", "it is for live datasets, which have `unit_blocks`")
+        if self.repair is not None and self.unit_blocks is None:
+            raise ConfigFieldError("repair", "it is for live datasets, which have `unit_blocks`")
         if self.poll_min_seconds > self.poll_max_seconds:
             raise ConfigFieldError("poll_min_seconds", "it must not be more than poll_max_seconds")
 

@@ -113,18 +113,20 @@ def resume(session: Session, targets: tuple[str, ...]) -> None:
 
 @click.command()
 @click.argument("target", metavar="DAG/JOB")
-@click.option("--from", "block", type=click.IntRange(0), required=True, help="The first block that changed.")
+@click.option("--from", "block", type=click.IntRange(0), help="Read files again from this block on, or from one below.")
 @user_command
-def repair(session: Session, target: str, block: int) -> None:
+def repair(session: Session, target: str, block: int | None) -> None:
     """Let a source follow a reorganisation of final blocks.
 
     A follower stops at a reorganisation that is deeper than `finality_depth_blocks` (`reorg_too_deep`): files of those
-    blocks exist. If the new chain is right, this command lets it follow for a day. Blocks in the table are replaced,
-    the files of all units from this block on are read anew, and what was computed from them is computed again.
+    blocks exist. If the new chain is right, this command lets it follow once, within a day. Blocks in the table are
+    replaced, files of units that changed are read again, and what was computed from them is computed again. The source
+    finds which ones changed. `--from` has more of them read again, and is needed if the first one is older than the
+    hashes that are stored; a block that is too high is refused (`trace sources`).
 
     \b
     Example:
-      trace repair mainnet/mainnet_head --from 19000000
+      trace repair mainnet/mainnet_head
     """
     _check(target)
 
@@ -133,7 +135,8 @@ def repair(session: Session, target: str, block: int) -> None:
         return await client.call(routes.REPAIR_SOURCE, RepairRequest(from_block=block), dag=dag, job=job)
 
     reply = session.ask(ask)
-    session.say(f"{reply.dag}/{reply.job}: follows the nodes from block {reply.from_block} on.")
+    files = "that changed" if reply.from_block is None else f"from block {reply.from_block} on"
+    session.say(f"{reply.dag}/{reply.job}: follows the nodes, and has files {files} read again.")
     session.hint("see it", "sources")
 
 

@@ -7,6 +7,8 @@ Rules that hold whatever happens in between:
 - A reorganisation goes back to the newest stored block that the chosen node has as well, and replaces everything above
   it in one write, with an invalidation of exactly the announced blocks that changed. Deeper than `max_reorg_depth`,
   nothing is written: `reorg_too_deep`.
+- Sealed blocks of live datasets are in files. A reorganisation of them needs a person's permission, which is good for
+  one write. Which files changed is found by their stored hashes (`sealed_chain`).
 - The newest stored block never goes back: a chain that is shorter than the stored one is followed when it has grown to
   its height. So every stored block is announced, none above is, and cursors only grow.
 - News are announced by their cursor alone. What changes below has an invalidation, with a revision that no event had
@@ -26,14 +28,18 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tracelake.catalogue.context import NonRetryableError
-from tracelake.follower.links import ChainLink, sound_part
+from tracelake.follower.announcements import WriteAnnouncer, next_seal, unit_ends
+from tracelake.follower.deep_forks import DeepFork
+from tracelake.follower.links import ChainFork, ChainLink, sound_part
 from tracelake.follower.nodes import ChainNode, ChainRows, NodeHead, WatchedNode, choose_head
+from tracelake.follower.options import FollowOptions, RangeOutputs, RepairPermit
 from tracelake.follower.read_ahead import ReadAhead
+from tracelake.follower.sealed_chain import find_common_mark, read_marks_again
 from tracelake.follower.store import HotChainStore, HotStoreUnavailableError
 from tracelake.ports.direct_tables import TableExtent
 from tracelake.spark.evm.errors import BrokenChainError, RpcError
 from tracelake.wire.head_progress import FollowState
-from tracelake.wire.units import EventIn, Invalidates, TaskOutput
+from tracelake.wire.units import EventIn, TaskOutput
 
 EMITTED_AT_ONCE = 100
 LOOKS = 3
@@ -41,23 +47,6 @@ LOOKS = 3
 _TARGET_BYTES = 8 * 1024 * 1024
 """Of one write while catching up, by the size of the blocks before."""
 _FIRST_BLOCKS = 8
-FIRST = "1"
-"""The revision of blocks of a live dataset that are new, as of a first commit of files."""
-
-
-@dataclass(frozen=True, slots=True)
-class FollowOptions:
-    start: int | None = None
-    """The first block of empty tables; None: the head."""
-    finality_depth: int = 64
-    """Blocks this deep are called final in the reason of an invalidation."""
-    max_reorg_depth: int = 64
-    batch_blocks: int = 500
-    """Blocks of one write while catching up, at most. A reorganisation is one write, however deep."""
-    unit_blocks: int | None = None
-    """Of live datasets: blocks of a unit of their files. Whole units that are final are sealed."""
-    repair_from: int | None = None
-    """A reorganisation may change sealed blocks from this one on: files with them are read anew."""
 
 
 class FollowOutcome(NamedTuple):
@@ -83,23 +72,6 @@ class FollowOutcome(NamedTuple):
     def at_once(self) -> bool:
         """Whether there is more to do without waiting for anything."""
         return (self.wrote and self.head != self.last) or self.state == "chain_moved"
-
-
-class _Fork(NamedTuple):
-    """Where the chosen chain leaves the stored one. `parent`: None if not even the lowest stored block is on it."""
-
-    parent: ChainLink | None
-    first: int
-    depth: int
-
-
-class RangeOutputs(NamedTuple):
-    """Outputs of live datasets that are ranges of blocks, without rows."""
-
-    history: TaskOutput
-    """Ranges that no table has: files are made of them from the nodes."""
-    final: TaskOutput
-    """Ranges that are sealed: files are made of them from the tables."""
 
 
 @dataclass(eq=False)
@@ -129,11 +101,12 @@ class BlockFollower:
     _bytes_per_block: float = field(default=_TARGET_BYTES / _FIRST_BLOCKS, init=False)
     _moves: int = field(default=0, init=False)
     """How often in a row the chain had moved."""
-    _rewrites: int = field(default=0, init=False)
+    _announcer: WriteAnnouncer = field(init=False)
     _read_ahead: ReadAhead = field(init=False)
 
     def __post_init__(self) -> None:
         self._read_ahead = ReadAhead(self.ahead)
+        self._announcer = WriteAnnouncer(self.outputs, self.options, self.attempt, self.ranges)
         self._watched = [WatchedNode(node, self.clock) for node in self.nodes]
 
     @property
@@ -155,7 +128,7 @@ class BlockFollower:
             self._emit_waiting()
             if self._tip is None:
                 self._extent = self.store.read_extent() if self.ranges is not None else TableExtent()
-                self._tip = self._above_repair(self.store.read_tip(self.options.max_reorg_depth + 1))
+                self._tip = self._above_repair(self.store.read_tip(self.options.window + 1))
             outcome = self._step(self._tip)
             if outcome.wrote:
                 self._emit_waiting()
@@ -167,11 +140,24 @@ class BlockFollower:
         return outcome
 
     @property
-    def _has_files(self) -> bool:
-        """Whether there are blocks below the tables, or sealed ones, which are files or become files."""
-        extent, start = self._extent, self.options.start
-        before = extent.table_start is not None and start is not None and start < extent.table_start
-        return extent.sealed_to is not None or before
+    def _first_file(self) -> int:
+        """The first block of a live dataset: of the files below the tables, or of the tables."""
+        start = self._extent.table_start or 0
+        return start if self.options.start is None else min(start, self.options.start)
+
+    @property
+    def _files_to(self) -> int:
+        """The last block that is in files, or will be without a change."""
+        sealed, start = self._extent.sealed_to, self._extent.table_start
+        return sealed if sealed is not None else (start or 0) - 1
+
+    @property
+    def _permit(self) -> RepairPermit | None:
+        """The permission of a repair, if it is neither used nor too old."""
+        permit = self.options.repair
+        if permit is None or permit.permit_id == self._extent.permit_id or self.clock() >= permit.deadline:
+            return None
+        return permit
 
     def _above_repair(self, tip: list[ChainLink]) -> list[ChainLink]:
         """Leaves out sealed blocks of a chain that a repair has left: files have others in their place."""
@@ -227,11 +213,11 @@ class BlockFollower:
             first = self._first_block(head)
             if head.number < first:
                 return FollowOutcome("before_start", head.number)
-            return self._write(tip, choice, _Fork(None, first, 0))
+            return self._write(tip, choice, ChainFork(None, first, 0))
         newest = links[-1]
         if head.number > newest.number + 1 or head.follows(newest):
             above_gap = tip[-1].number - newest.number
-            outcome = self._write(tip, choice, _Fork(newest, newest.number + 1, above_gap))
+            outcome = self._write(tip, choice, ChainFork(newest, newest.number + 1, above_gap))
             if outcome.state != "chain_moved":
                 return outcome
         stored_hash = {link.number: link.hash for link in links}
@@ -248,43 +234,63 @@ class BlockFollower:
         fork = self._find_fork(tip, links, choice)
         if fork is None:
             return FollowOutcome("chain_moved", head.number, newest.number)
-        most = self.options.max_reorg_depth
-        sealed = self._extent.sealed_to
-        if fork.depth > most or (sealed is not None and fork.first <= sealed):
-            if self.options.repair_from is not None and self._extent.table_start is not None:
-                return self._repair(tip, choice, self._extent.table_start - 1 if sealed is None else sealed)
+        deep = self._look_below(fork, newest.number, choice)
+        fork = deep.fork
+        if deep.reaches_files or fork.depth > self.options.max_reorg_depth:
+            permit = self._permit
+            refusal = "" if permit is None else deep.refuse(permit, self.options)
+            if permit is not None and not refusal:
+                return self._repair(tip, choice, deep, permit)
             return FollowOutcome(
                 "reorg_too_deep",
                 head.number,
                 newest.number,
                 depth=fork.depth,
-                error=f"the nodes have other blocks than the tables from further back than {most} blocks below block"
-                f" {newest.number} on ({choice.node.node.label}): nothing was written. {self._remedy(fork)}",
+                error=f"the nodes have other blocks than those stored, {deep.describe(self.options, newest.number)}"
+                f" ({choice.node.node.label}): nothing was written. {refusal or deep.advise()}",
             )
         if head.number < newest.number:
             return FollowOutcome("shorter_chain", head.number, newest.number, depth=fork.depth)
         return self._write(tip, choice, fork)
 
-    def _remedy(self, fork: _Fork) -> str:
-        if self.ranges is None:
-            return "If the chain is right, raise max_reorg_depth; if not, correct the endpoints"
-        return (
-            f"If the chain is right, run `trace repair DAG/JOB --from BLOCK` with the first block that changed, at most"
-            f" {fork.first}; if not, correct the endpoints"
-        )
+    def _look_below(self, fork: ChainFork, newest: int, choice: NodeHead) -> DeepFork:
+        """Finds a fork below the links that were compared, as far as hashes are stored."""
+        start = self._extent.table_start
+        if start is None:
+            return DeepFork(fork, True, None, -1)
+        first_file, files_to = self._first_file, self._files_to
+        if fork.parent is not None or fork.depth <= self.options.window:
+            return DeepFork(fork, True, first_file, files_to)
+        numbers = range(min(fork.first, choice.link.number + 1))
+        marks = {number: mark for number, mark in self.store.read_marks().items() if number in numbers}
+        common = find_common_mark(marks, choice.node.node)
+        lowest = fork.first if common.lowest_other is None else common.lowest_other
+        if common.newest is not None:
+            first, is_known = common.newest.number + 1, True
+        elif self.options.first_of_unit(lowest) <= first_file or first_file > files_to:
+            first, is_known = first_file, True
+        else:
+            first, is_known = min(lowest, files_to), False
+        return DeepFork(ChainFork(common.newest, first, newest - first + 1), is_known, first_file, files_to)
 
-    def _repair(self, tip: Sequence[ChainLink], choice: NodeHead, sealed: int) -> FollowOutcome:
-        """Replaces everything above the seal in one write, and has the files below it read anew from `repair_from` on.
-        The block below is one of these files', so nothing is compared with it."""
-        newest, depth = tip[-1].number, tip[-1].number - sealed
+    def _repair(
+        self, tip: Sequence[ChainLink], choice: NodeHead, deep: DeepFork, permit: RepairPermit
+    ) -> FollowOutcome:
+        """Replaces everything above the seal in one write, and has the files below it read anew by whole units. If no
+        file changed, it is a reorganisation that is deeper than others."""
+        newest = tip[-1].number
         if choice.link.number < newest:
-            return FollowOutcome("shorter_chain", choice.link.number, newest, depth=depth)
+            return FollowOutcome("shorter_chain", choice.link.number, newest, depth=deep.fork.depth)
+        if not deep.reaches_files:
+            return self._write(tip, choice, deep.fork, permit=permit)
         start, boundary = self._extent.table_start, self._extent.boundary
-        if start is not None and sealed > (start - 1 if boundary is None else boundary):
+        fork = ChainFork(None, deep.files_to + 1, newest - deep.files_to)
+        if start is not None and deep.files_to > (start - 1 if boundary is None else boundary):
             # Files of sealed rows are being made: those that are read anew must come after them.
             self._tip, self._claimed = None, False
-            return FollowOutcome("repair_waits", choice.link.number, newest, depth=depth)
-        return self._write(tip, choice, _Fork(None, sealed + 1, depth), repairs=True)
+            return FollowOutcome("repair_waits", choice.link.number, newest, depth=fork.depth)
+        changed_from = deep.first_to_read(permit, self.options)
+        return self._write(tip, choice, fork, permit=permit, changed_from=changed_from)
 
     def _first_block(self, head: ChainLink) -> int:
         """The first block of empty tables. Those of live datasets begin with the unit that is not final yet: what lies
@@ -295,7 +301,7 @@ class BlockFollower:
         final = head.number - self.options.finality_depth
         return max(start, final - final % self.options.unit_blocks)
 
-    def _find_fork(self, tip: Sequence[ChainLink], links: Sequence[ChainLink], choice: NodeHead) -> _Fork | None:
+    def _find_fork(self, tip: Sequence[ChainLink], links: Sequence[ChainLink], choice: NodeHead) -> ChainFork | None:
         """Walks back by twice as many blocks each time. None: the node's chain changed meanwhile."""
         newest = tip[-1].number
         below = [link for link in links if link.number <= choice.link.number]
@@ -309,17 +315,25 @@ class BlockFollower:
                 if link.number != stored.number or (above is not None and not (above == link or above.follows(link))):
                     return None
                 if link.hash == stored.hash:
-                    return _Fork(stored, stored.number + 1, newest - stored.number)
+                    return ChainFork(stored, stored.number + 1, newest - stored.number)
                 above = link
         # These are all, also below the tables: the first block is another, too.
-        if len(tip) <= self.options.max_reorg_depth and not self._has_files:
-            return _Fork(None, links[0].number, newest - links[0].number + 1)
-        return _Fork(None, links[0].number, self.options.max_reorg_depth + 1)
+        has_files = self._extent.table_start is not None and self._files_to >= self._first_file
+        if len(tip) <= self.options.window and not has_files:
+            return ChainFork(None, links[0].number, newest - links[0].number + 1)
+        return ChainFork(None, links[0].number, self.options.window + 1)
 
     def _write(
-        self, tip: Sequence[ChainLink], choice: NodeHead, fork: _Fork, *, repairs: bool = False
+        self,
+        tip: Sequence[ChainLink],
+        choice: NodeHead,
+        fork: ChainFork,
+        *,
+        permit: RepairPermit | None = None,
+        changed_from: int | None = None,
     ) -> FollowOutcome:
-        """`repairs`: files below the first block are to be read anew."""
+        """`permit`: what allows the write. `changed_from`: files from this block on are to be read anew."""
+        repairs = changed_from is not None
         rows = None if fork.depth else self._read_ahead.take(choice, fork.parent)
         if rows is None:
             rows = self._read(choice, fork, min(choice.link.number, fork.first + self._batch(fork.depth) - 1))
@@ -330,34 +344,55 @@ class BlockFollower:
         self._bytes_per_block = max(1.0, rows.size / len(rows.links))
         if last < choice.link.number:
             self._read_ahead.start(choice.node, last + 1, min(choice.link.number, last + self._batch(0)))
+        lower = [] if repairs else [link for link in tip if link.number < fork.first]
+        seal = None if self.ranges is None else next_seal(self.options, self._extent, fork.first, last)
+        events = self._announcer.announce(tip, fork, rows, self._extent, seal=seal, changed_from=changed_from)
         if self.ranges is None:
-            self.store.replace(rows, self._announce(tip, fork, rows))
+            self.store.replace(rows, events)
         else:
-            seal = self._next_seal(fork, last)
-            events = [
-                *self._announce_ranges(tip, fork, rows),
-                *self._announce_history(tip, fork, rows, repairs=repairs),
-                *self._announce_final(fork, seal),
-            ]
-            self.store.replace(rows, events, seal=seal)
+            marks = self._make_marks([*lower, *rows.links], fork.first, seal)
+            if changed_from is not None:
+                changed = self._read_changed_marks(choice, changed_from, fork.first - 1)
+                if changed[fork.first - 1] != rows.links[0].parent_hash:
+                    return FollowOutcome("chain_moved", choice.link.number, _number(tip))
+                marks |= changed
+            permit_id = None if permit is None else permit.permit_id
+            self.store.replace(rows, events, seal=seal, marks=marks, permit_id=permit_id)
             start = self._extent.table_start
             self._extent = replace(
                 self._extent,
                 table_start=fork.first if start is None else start,
                 sealed_to=self._extent.sealed_to if seal is None else seal,
+                permit_id=self._extent.permit_id if permit_id is None else permit_id,
             )
         choice.node.deliver()
-        lower = [] if repairs else [link for link in tip if link.number < fork.first]
         # Never fewer than before, since the newest block does not go back: a window that is not full is still all.
-        self._tip = [*lower, *rows.links][-(self.options.max_reorg_depth + 1) :]
+        self._tip = [*lower, *rows.links][-(self.options.window + 1) :]
         state: FollowState = "rewritten" if fork.depth else "appended"
         return FollowOutcome(state, choice.link.number, last, fork.first, last, rows.links[-1], fork.depth)
+
+    def _make_marks(self, links: Sequence[ChainLink], first: int, seal: int | None) -> dict[int, str]:
+        """Of the units that are sealed now, and of the block before the tables. Where a link is not at hand, a mark is
+        missing, and a repair has more files read anew."""
+        marks: dict[int, str] = {}
+        if self._extent.table_start is None and links[0].number == first > 0:
+            marks[first - 1] = links[0].parent_hash
+        if seal is not None:
+            assert self.options.unit_blocks is not None
+            ends = unit_ends(self.options.unit_blocks, 0, seal)
+            marks |= {link.number: link.hash for link in links if link.number in ends}
+        return marks
+
+    def _read_changed_marks(self, choice: NodeHead, first: int, last: int) -> dict[int, str]:
+        """They are read after the rows that follow them, and compared with these."""
+        numbers = {number for number in self.store.read_marks() if first <= number <= last}
+        return read_marks_again({*numbers, last}, choice.node.node)
 
     def _batch(self, depth: int) -> int:
         fitting = max(1, int(_TARGET_BYTES / self._bytes_per_block))
         return max(depth, min(self.options.batch_blocks, fitting))
 
-    def _read(self, choice: NodeHead, fork: _Fork, last: int) -> ChainRows | None:
+    def _read(self, choice: NodeHead, fork: ChainFork, last: int) -> ChainRows | None:
         """None if what was read does not fit: the chain changed since the node was asked for its head."""
         size = self._batch(0)
         links: list[ChainLink] = []
@@ -373,103 +408,6 @@ class BlockFollower:
             return None
         tables = {name: pa.concat_tables([part[name] for part in parts]) for name in self.outputs}
         return ChainRows(links, tables)
-
-    def _announce(self, tip: Sequence[ChainLink], fork: _Fork, rows: ChainRows) -> list[EventIn]:
-        last = rows.links[-1]
-        invalidates, revision = None, ""
-        if fork.depth:
-            self._rewrites += 1
-            invalidates = Invalidates(start=fork.first, end=tip[-1].number, reason=self._reason(tip, fork))
-            # It is stored with the rows, so a repeated event has the same one.
-            revision = f"{last.hash}.{self.attempt}.{self._rewrites}"
-        return [
-            EventIn(
-                dataset_uuid=output.dataset_uuid,
-                dataset_version=output.dataset_version,
-                cursor=last.number,
-                revision=revision,
-                invalidates=invalidates,
-            )
-            for output in self.outputs.values()
-        ]
-
-    def _announce_ranges(self, tip: Sequence[ChainLink], fork: _Fork, rows: ChainRows) -> list[EventIn]:
-        """Blocks of live datasets: first what changed, then what is new. Units are what announced blocks first."""
-        events, first, last = [], fork.first, rows.links[-1]
-        if fork.depth:
-            self._rewrites += 1
-            replaced = (fork.first, tip[-1].number)
-            invalidates = Invalidates(start=replaced[0], end=replaced[1], reason=self._reason(tip, fork))
-            revision = self._change_revision(rows)
-            events += [_range_event(output, *replaced, revision, invalidates) for output in self.outputs.values()]
-            first = replaced[1] + 1
-        if first <= last.number:
-            events += [_range_event(output, first, last.number, FIRST) for output in self.outputs.values()]
-        return events
-
-    def _change_revision(self, rows: ChainRows) -> str:
-        return f"{rows.links[-1].hash}.{self.attempt}.{self._rewrites}"
-
-    def _announce_history(
-        self, tip: Sequence[ChainLink], fork: _Fork, rows: ChainRows, *, repairs: bool
-    ) -> list[EventIn]:
-        """What the nodes have before the first block of the tables, and sealed blocks that changed, by whole units."""
-        assert self.ranges is not None
-        start, repaired, size = self.options.start, self.options.repair_from, self.options.unit_blocks
-        if not tip and start is not None and start < fork.first:
-            return [_range_event(self.ranges.history, start, fork.first - 1)]
-        if not repairs or repaired is None or size is None or repaired >= fork.first:
-            return []
-        first = max(repaired - repaired % size, self._extent.table_start or 0 if start is None else start)
-        if first >= fork.first:
-            return []
-        return [_range_event(self.ranges.history, first, fork.first - 1, self._change_revision(rows))]
-
-    def _next_seal(self, fork: _Fork, last: int) -> int | None:
-        """The end of the last unit that is final with this write; None if no other one is."""
-        assert self.options.unit_blocks is not None
-        final = last - self.options.finality_depth
-        end = (final + 1) // self.options.unit_blocks * self.options.unit_blocks - 1
-        sealed = self._sealed(fork)
-        return end if end > sealed else None
-
-    def _sealed(self, fork: _Fork) -> int:
-        """The last block that is sealed, or the one before the tables."""
-        if self._extent.sealed_to is not None:
-            return self._extent.sealed_to
-        return (fork.first if self._extent.table_start is None else self._extent.table_start) - 1
-
-    def _announce_final(self, fork: _Fork, seal: int | None) -> list[EventIn]:
-        if seal is None:
-            return []
-        assert self.ranges is not None
-        assert self.options.unit_blocks is not None
-        events, first, size = [], self._sealed(fork) + 1, self.options.unit_blocks
-        while first <= seal:
-            end = first - first % size + size - 1
-            events.append(_range_event(self.ranges.final, first, end))
-            first = end + 1
-        return events
-
-    def _reason(self, tip: Sequence[ChainLink], fork: _Fork) -> str:
-        if len(sound_part(tip)) < len(tip):
-            return f"a gap in the stored blocks: {fork.depth} blocks were read again"
-        final = fork.depth - self.options.finality_depth
-        return f"reorganisation of {fork.depth} blocks" + (f", {final} of them final" if final > 0 else "")
-
-
-def _range_event(
-    output: TaskOutput, start: int, end: int, revision: str = "", invalidates: Invalidates | None = None
-) -> EventIn:
-    return EventIn(
-        dataset_uuid=output.dataset_uuid,
-        dataset_version=output.dataset_version,
-        partition_key=f"{start}-{end}",
-        start=start,
-        end=end,
-        revision=revision,
-        invalidates=invalidates,
-    )
 
 
 def _number(tip: Sequence[ChainLink]) -> int | None:

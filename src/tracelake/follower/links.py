@@ -33,3 +33,14 @@ def links_of(blocks: pa.Table) -> list[ChainLink]:
         ChainLink(int(number), f"0x{name.hex()}", f"0x{parent.hex()}", int(time))
         for number, name, parent, time in zip(*(blocks[column].to_pylist() for column in names), strict=True)
     ]
+
+
+class ChainFork(NamedTuple):
+    """Where the chosen chain leaves the stored one."""
+
+    parent: ChainLink | None
+    """The newest stored block that both have, as far as is known; None: no stored link is on the chosen chain."""
+    first: int
+    """The lowest block to replace."""
+    depth: int
+    """How many stored blocks are replaced."""

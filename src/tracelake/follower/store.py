@@ -6,7 +6,8 @@ one attempt: `claim` fences attempts before it, and from then on their writes fa
 before the first look at the stored blocks, so that nothing changes between that look and the first write.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from tracelake.follower.links import ChainLink
@@ -45,9 +46,21 @@ class HotChainStore(Protocol):
         """What of the tables is sealed and removed, if they are those of live datasets."""
         ...
 
-    def replace(self, rows: ChainRows, events: Sequence[EventIn], *, seal: int | None = None) -> None:
+    def read_marks(self) -> dict[int, str]:
+        """Hashes of blocks of a live dataset that outlive their rows, by number."""
+        ...
+
+    def replace(
+        self,
+        rows: ChainRows,
+        events: Sequence[EventIn],
+        *,
+        seal: int | None = None,
+        marks: Mapping[int, str] = MappingProxyType({}),
+        permit_id: int | None = None,
+    ) -> None:
         """Removes all rows of the first of these blocks and above, adds these, and records the events. From then on
-        rows up to `seal` do not change."""
+        rows up to `seal` do not change. Marks are added, or replaced; the extent has the last `permit_id`."""
         ...
 
     def waiting_events(self, limit: int) -> list[WaitingEvent]:

@@ -6,6 +6,7 @@ and a write announces its own events after the commit. So nothing ever waits her
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from tracelake.catalogue.context import NonRetryableError
 from tracelake.errors import StoreUnavailableError
@@ -50,11 +51,35 @@ class TableChainStore:
         with _errors():
             return self._opened().read_extent(self._indexes["blocks"])
 
-    def replace(self, rows: ChainRows, events: Sequence[EventIn], *, seal: int | None = None) -> None:
+    def read_marks(self) -> dict[int, str]:
+        with _errors():
+            marks = self._opened().read_marks(self._indexes["blocks"])
+        return {number: f"0x{mark.hex()}" for number, mark in marks.items()}
+
+    def replace(
+        self,
+        rows: ChainRows,
+        events: Sequence[EventIn],
+        *,
+        seal: int | None = None,
+        marks: Mapping[int, str] = MappingProxyType({}),
+        permit_id: int | None = None,
+    ) -> None:
+        marked = {self._indexes["blocks"]: {number: bytes.fromhex(mark[2:]) for number, mark in marks.items()}}
         batches = {index: rows.tables[table].to_batches() for table, index in self._indexes.items()}
         first, last = rows.links[0].number, rows.links[-1].number
         with _errors():
-            self._opened().replace(first, last, batches, events, above=True, live=self._live, seal=seal)
+            self._opened().replace(
+                first,
+                last,
+                batches,
+                events,
+                above=True,
+                live=self._live,
+                seal=seal,
+                marks=marked,
+                permit_id=permit_id,
+            )
 
     def waiting_events(self, limit: int) -> list[WaitingEvent]:  # noqa: ARG002
         return []

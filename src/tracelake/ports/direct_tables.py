@@ -14,6 +14,7 @@ they can be copied to files and, once these are committed, removed. Above the se
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
@@ -62,6 +63,8 @@ class TableExtent:
     """Rows at or below it were removed; they are in files."""
     boundary: int | None = None
     """Rows at or below it were in files when the tables were opened."""
+    permit_id: int | None = None
+    """That of the last write which had one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,10 @@ class RangeReplacement:
     seal: int | None = None
     """At most `end`: from now on rows of the tables in `rows` at or below it are final. Implies `live`. A seal that
     is lower than that of the table, or lies before the table, changes nothing."""
+    marks: Mapping[UUID, Mapping[int, bytes]] = field(default_factory=dict)
+    """By dataset and position: what is kept of it when its rows are gone. Of tables of live datasets in `rows`."""
+    permit_id: int | None = None
+    """What a person permitted, which is used up by this write. Of live datasets."""
 
 
 class DirectTableWriter(Protocol):
@@ -126,6 +133,10 @@ class DirectTableWriter(Protocol):
         ...
 
     def read_extent(self, dataset_uuid: UUID) -> TableExtent: ...
+
+    def read_marks(self, dataset_uuid: UUID) -> dict[int, bytes]:
+        """Those of all writes; of a position the newest."""
+        ...
 
     def acknowledge(self, events: Sequence[PendingEvent]) -> None:
         """Forgets events that were announced. Repeating it changes nothing, and a stale attempt may do it too."""
@@ -166,13 +177,18 @@ class OutputTables(Protocol):
         above: bool = False,
         live: bool = False,
         seal: int | None = None,
+        marks: Mapping[int, Mapping[int, bytes]] = MappingProxyType({}),
+        permit_id: int | None = None,
     ) -> None:
         """Replaces the rows of these positions in the outputs that `rows` names by index, and announces the events,
-        also those of outputs without a table; returns when all is durable. See RangeReplacement."""
+        also those of outputs without a table; returns when all is durable. Marks are by index, too. See
+        RangeReplacement."""
         ...
 
     def read_extent(self, output_index: int) -> TableExtent:
         """Of the table of a live dataset: where it begins, and what of it is sealed and removed."""
         ...
+
+    def read_marks(self, output_index: int) -> dict[int, bytes]: ...
 
     def close(self) -> None: ...

@@ -44,6 +44,7 @@ from tracelake.storage.data_connection import (
 from tracelake.storage.direct_rows import fit_rows
 from tracelake.storage.event_positions import find_clock, locate_events
 from tracelake.storage.snapshots import SnapshotTable
+from tracelake.storage.table_marks import read_marks, store_marks
 from tracelake.storage.table_removal import is_removed
 from tracelake.wire.direct import DirectTable
 from tracelake.wire.task_calls import TableColumn
@@ -74,7 +75,7 @@ _ANNOUNCE = """
     FROM unnest($1::text[]::uuid[], $5::text[]) WITH ORDINALITY AS u(dataset_uuid, event, place) ORDER BY u.place
     RETURNING event_id"""
 _EXTENT = """
-    SELECT table_start, sealed_to, removed_to FROM table_extents WHERE dataset_uuid = $1::text::uuid"""
+    SELECT table_start, sealed_to, removed_to, permit_id FROM table_extents WHERE dataset_uuid = $1::text::uuid"""
 # The first write of a live dataset to a table that has rows already begins where these do.
 _BEGIN = """
     INSERT INTO table_extents (dataset_uuid, table_start)
@@ -83,6 +84,7 @@ _BEGIN = """
 _SEAL = """
     UPDATE table_extents SET sealed_to = $2::bigint
     WHERE dataset_uuid = $1::text::uuid AND greatest(table_start, sealed_to + 1) <= $2::bigint"""
+_PERMITTED = "UPDATE table_extents SET permit_id = $2::bigint WHERE dataset_uuid = $1::text::uuid"
 _POSITION = """
     SELECT definition::json -> 'schema' -> 'unique' ->> 0 FROM buffer_tables WHERE dataset_uuid = $1::text::uuid"""
 # The end of a part: the position of the row that is so far from the first.
@@ -215,6 +217,12 @@ class PostgresTableWriter:
             self._raise_fences(run)
             return _read_extent(run, dataset_uuid)
 
+    def read_marks(self, dataset_uuid: UUID) -> dict[int, bytes]:
+        self._table(dataset_uuid)
+        with self._transaction() as run:
+            self._raise_fences(run)
+            return read_marks(run, dataset_uuid)
+
     def acknowledge(self, events: Sequence[PendingEvent]) -> None:
         if not events:
             return
@@ -268,6 +276,9 @@ class PostgresTableWriter:
             run(_BEGIN.format(**names), key, change.start)
         if change.seal is not None:
             run(_SEAL, key, change.seal)
+        if change.permit_id is not None:
+            run(_PERMITTED, key, change.permit_id)
+        store_marks(run, table.dataset_uuid, change.marks.get(table.dataset_uuid, {}))
 
     def _replace_rows(
         self,
@@ -364,7 +375,10 @@ def _transaction(connection: DataConnection) -> Iterator[Run]:
 
 def _read_extent(run: Run, dataset_uuid: UUID, *, lock: bool = False) -> TableExtent:
     rows = run(f"{_EXTENT} FOR UPDATE" if lock else _EXTENT, str(dataset_uuid))
-    return TableExtent(*rows[0]) if rows else TableExtent()
+    if not rows:
+        return TableExtent()
+    start, sealed, removed, permit_id = rows[0]
+    return TableExtent(start, sealed, removed, permit_id=permit_id)
 
 
 def _check_table(table: DirectTable) -> None:

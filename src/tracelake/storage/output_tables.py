@@ -8,6 +8,7 @@ them. An event that is announced twice has the same key, since attempts of one t
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 from uuid import UUID
 
 import msgspec
@@ -80,20 +81,29 @@ class DirectOutputs:
         above: bool = False,
         live: bool = False,
         seal: int | None = None,
+        marks: Mapping[int, Mapping[int, bytes]] = MappingProxyType({}),
+        permit_id: int | None = None,
     ) -> None:
         by_dataset = {self._dataset(index): batches for index, batches in rows.items()}
+        marked = {self._dataset(index): by_position for index, by_position in marks.items()}
         if foreign := [event for event in events if event.dataset_uuid not in self._versions]:
             raise NonRetryableError(
                 f"an event is of the dataset {foreign[0].dataset_uuid}, which is no output of the job"
             )
         with _for_operators():
-            pending = self._writer.replace(RangeReplacement(start, end, by_dataset, events, above, live, seal))
+            pending = self._writer.replace(
+                RangeReplacement(start, end, by_dataset, events, above, live, seal, marked, permit_id)
+            )
         self._announce(pending)
 
     def read_extent(self, output_index: int) -> TableExtent:
         with _for_operators():
             extent = self._writer.read_extent(self._dataset(output_index))
         return replace(extent, boundary=self._boundaries.get(output_index))
+
+    def read_marks(self, output_index: int) -> dict[int, bytes]:
+        with _for_operators():
+            return self._writer.read_marks(self._dataset(output_index))
 
     def close(self) -> None:
         self._writer.close()

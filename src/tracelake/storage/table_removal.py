@@ -33,7 +33,7 @@ _DELETE_SOME = """
     SELECT count(*) FROM gone"""
 _DELETE_REST = tuple(
     f"DELETE FROM {table} WHERE dataset_uuid = $1::text::uuid"  # noqa: S608 - constants only
-    for table in ("direct_fences", "table_extents", "buffer_tables")
+    for table in ("direct_fences", "table_marks", "table_extents", "buffer_tables")
 )
 _FORGET = """
     DELETE FROM removed_tables WHERE removed_at < trace_now() - make_interval(days => $1::int)"""

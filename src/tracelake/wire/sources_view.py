@@ -82,13 +82,13 @@ class PauseReply(Reply, frozen=True, kw_only=True):
 
 
 class RepairRequest(Request, frozen=True, kw_only=True):
-    from_block: Cursor
-    """The first block that changed."""
+    from_block: Cursor | None = None
+    """Files from this block on are read again; without it, from the first block that changed."""
 
 
 class RepairReply(Reply, frozen=True, kw_only=True):
     dag: str
     job: str
-    from_block: int
+    from_block: int | None = None
     task_id: UUID | None = None
     """The run of the source, which is tried again at once."""

@@ -15,9 +15,10 @@ from typing import Protocol
 
 from tracelake.catalogue.block_follower import BlockFollowerConfig
 from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
-from tracelake.follower.follow import BlockFollower, FollowOptions, FollowOutcome, RangeOutputs
+from tracelake.follower.follow import BlockFollower, FollowOutcome
 from tracelake.follower.head_signal import HeadSignal
 from tracelake.follower.nodes import ChainNode, NodeHead, WatchedNode
+from tracelake.follower.options import FollowOptions, RangeOutputs, RepairPermit
 from tracelake.follower.pace import PollPace
 from tracelake.follower.progress import ProgressRecord
 from tracelake.follower.rpc_nodes import RpcChainNode
@@ -179,7 +180,7 @@ def follow_blocks(
         max_reorg_depth=config.reorg_limit,
         batch_blocks=config.batch_blocks,
         unit_blocks=config.unit_blocks,
-        repair_from=config.repair_from,
+        repair=_permit(config, clock),
     )
     with ExitStack() as resources:
         nodes = _nodes(context, config, outputs)
@@ -215,6 +216,12 @@ def follow_blocks(
         except HotStoreRefusedError as error:
             raise NonRetryableError(f"rows_refused: {error}") from error
     return OperatorResult()
+
+
+def _permit(config: BlockFollowerConfig, clock: Callable[[], float]) -> RepairPermit | None:
+    """An attempt may run for weeks, so the permission ends by a clock of its own."""
+    repair = config.repair
+    return None if repair is None else RepairPermit(repair.permit_id, clock() + repair.seconds, repair.from_block)
 
 
 def _range_outputs(context: OperatorContext, config: BlockFollowerConfig) -> RangeOutputs | None:

@@ -341,7 +341,7 @@ class UserEndpoints:
             raise TraceError("content_mismatch", "The file is missing, or differs from the committed one.")
         return RawReply(piece, BYTES, headers=_AS_A_FILE)
 
-    async def _repair(self, actor: Actor, dag: str, job: str, block: int) -> RepairReply:
+    async def _repair(self, actor: Actor, dag: str, job: str, block: int | None) -> RepairReply:
         reply = await self.repairs.repair(actor, dag, job, block)
         if reply.task_id is not None:
             # It waits for its next attempt, or is about to fail the one that it has.

@@ -1,7 +1,7 @@
 """Repairs by a person: a reorganisation reached blocks that were final, and the source may follow it.
 
-The source gets the permission with its next attempt, as `repair_from` of its config. It ends after a day: by then the
-source has followed, and a later reorganisation is another question.
+The source gets the permission with its next attempt, as `repair` of its config. It is good for one write, which keeps
+its id with the tables, and ends after a day: a later reorganisation is another question.
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,9 @@ _PERMIT = """
 class SourceRepairs:
     store: Store
 
-    async def repair(self, actor: Actor, dag: str, job: str, block: int) -> RepairReply:
-        """Lets the source follow a reorganisation from this block on. The caller wakes the task."""
+    async def repair(self, actor: Actor, dag: str, job: str, block: int | None) -> RepairReply:
+        """Lets the source follow a reorganisation, and has files from this block on read again; None: those that
+        changed, which the source finds. The caller wakes the task."""
         if actor.org_id is None:
             raise TraceError("dag_not_found")
         with unavailable_when_held_up("The source conflicts with a concurrent change; repeat the call."):
