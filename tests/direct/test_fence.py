@@ -508,8 +508,8 @@ class FenceMachine(RuleBasedStateMachine):
         assert logs == {number: int(text.split(".")[0]) for number, text in model.items()}
         ends = [(self.start, *(end if end >= 0 else None for end in (self.sealed, self.removed)))]
         for table in (self.table, self.logs):
-            extents = f"SELECT table_start, sealed_to, removed_to FROM table_extents WHERE dataset_uuid = '{table.dataset_uuid}'"
-            assert ask(self.dsn, extents) == ([] if self.start is None else ends)
+            extents = "SELECT table_start, sealed_to, removed_to FROM table_extents WHERE dataset_uuid"
+            assert ask(self.dsn, f"{extents} = '{table.dataset_uuid}'") == ([] if self.start is None else ends)
 
     def teardown(self) -> None:
         for item in getattr(self, "open", ()):

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import asyncpg
 
 from tests.monitoring.promql import Scrape
+from tests.monitoring.real_follower import BLOCKS, FOLLOWER, follow_served_chain
 from tests.routing.support import Flow
 from tests.sink.flow import BufferFlow
 from tests.sources.webhook_support import Hook
@@ -262,18 +263,19 @@ def source_silent(stage: Stage) -> Trouble:
 
 
 def reorganisation_too_deep(stage: Stage) -> Trouble:
-    run = stage.head()
-    lease = stage.flow.claim(run)
+    """An attempt that finds it fails long before its first heartbeat is due."""
+    stage.flow.deploy(FOLLOWER)
+    stage.harness.run(stage.harness.dispatcher.monitor.run_once())
+    with follow_served_chain(stage.harness) as follower:
+        yield
 
-    def beat(state: str) -> None:
-        progress = {"state": state, "stored": 9, "head": 9, "stored_time": 1}
-        reply = stage.harness.task("heartbeat", lease["capability_token"], fence(str(run), lease, progress=progress))
-        assert reply.status == 200, reply
+        def is_at_head(signal: str) -> bool:
+            return signal == "heartbeat" and follower.newest == BLOCKS - 1
 
-    yield
-    beat("at_head")
-    yield
-    beat("reorg_too_deep")
+        follower.run(is_at_head, heartbeat_seconds=0.05)
+        yield
+        follower.chain.reorganise(20)
+        follower.run(lambda signal: signal == "final", heartbeat_seconds=3600)
 
 
 def source_starves(stage: Stage) -> Trouble:

@@ -264,6 +264,31 @@ def test_a_ticker_ticks_until_it_is_told_to_stop(bench: Bench) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_an_attempt_that_fails_tells_its_progress_before(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    """However long its heartbeats are apart; if the Dispatcher does not take it, the attempt fails without it."""
+
+    def follow(context: OperatorContext) -> OperatorResult:
+        context.report(HeadProgress(state="reorg_too_deep", stored=7))
+        raise RuntimeError("reorg_too_deep: no")
+
+    async def main() -> None:
+        bench.operators["sleep"] = Operator(follow)
+        task = bench.dispatcher.add("sleep", {"seconds": 0})
+        if not answered:
+            monkeypatch.setattr(bench.dispatcher, "_heartbeat", lambda _task: TraceError("listener_busy"))
+        async with bench.working(heartbeat_seconds=3600):
+            await bench.wake(task)
+            await bench.until_empty()
+        assert task.final is not None
+        assert task.final.error_message == "reorg_too_deep: no"
+        assert task.progress == HeadProgress(state="reorg_too_deep", stored=7)
+
+    asyncio.run(main())
+
+
 def test_heartbeats_carry_the_latest_progress_and_nothing_before(bench: Bench) -> None:
     reported = threading.Event()
 

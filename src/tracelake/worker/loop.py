@@ -278,6 +278,9 @@ class Worker:
                     await asyncio.wait([operator, overdue], return_when=asyncio.FIRST_COMPLETED)
                     self._tell_abandoned(attempt, operator)
                     return
+                if attempt.progress is not None and not attempt.given_up.done():
+                    # It may have failed long before the next heartbeat, and its progress says how.
+                    await self._reporter.heartbeat([attempt])
                 attempt.finishing = True
                 self._tell_abandoned(attempt, operator)
                 final = await self._reporter.finish(attempt, self._last_word(attempt, operator))
