@@ -283,7 +283,7 @@ def test_an_attempt_that_fails_tells_its_progress_before(
             await bench.wake(task)
             await bench.until_empty()
         assert task.final is not None
-        assert task.final.error_message == "reorg_too_deep: no"
+        assert task.final.error_message == "RuntimeError: reorg_too_deep: no"
         assert task.progress == HeadProgress(state="reorg_too_deep", stored=7)
 
     asyncio.run(main())
