@@ -4,9 +4,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tests.follower.live_run import RANGES
 from tests.follower.memory_store import CrashPoint, MemoryStore, MemoryTables
 from tests.follower.support import OUTPUTS
-from tests.follower.test_live_chains import RANGES, LiveRelation
+from tests.follower.test_live_chains import LiveRelation
 from tests.follower.world import ChainWorld, ShownNode
 from tracelake.follower.follow import BlockFollower, FollowOutcome
 from tracelake.follower.options import FollowOptions, RepairPermit
@@ -81,5 +82,5 @@ class LiveFollower:
         return [
             block.number
             for block in self.world.chain
-            if any(self.relation.read(table, block.number) != block.rows[table] for table in OUTPUTS)
+            if any(self.relation.read_block(table, block.number) != block.rows[table] for table in OUTPUTS)
         ]

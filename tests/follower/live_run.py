@@ -171,9 +171,10 @@ class LiveRun(ChainRun):
         return follower, outcome
 
     def permit_repair(self) -> None:
-        """A person says that the chain is right. They may not know which block changed first, or be wrong about it."""
+        """A person says that the chain is right. They may not know which block changed first, or name one that would
+        leave files as they were, which is refused."""
         self.permits += 1
-        from_block = self.rng.choice((None, None, 0, self.rng.randrange(len(self.world.chain) + 5)))
+        from_block = self.rng.choice((None, None, 0, len(self.world.chain) + self.size))
         self.options = replace(self.options, repair=RepairPermit(self.permits, float("inf"), from_block))
 
     def settle(self, follower: BlockFollower) -> None:

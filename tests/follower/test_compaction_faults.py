@@ -58,11 +58,16 @@ class FollowedChain:
             live=True,
         )
         node = ShownNode(self.world, "node-1")
-        follower = BlockFollower(
-            store, [node], self.tables.outputs, self.options, attempt, self.events.extend, lambda: self.world.now
+        return BlockFollower(
+            store,
+            [node],
+            self.tables.outputs,
+            self.options,
+            attempt,
+            self.events.extend,
+            clock=lambda: self.world.now,
+            ranges=RANGES,
         )
-        follower.ranges = RANGES
-        return follower
 
     def run(self) -> FollowOutcome:
         """Until there is nothing more to do."""

@@ -34,9 +34,9 @@ class LiveRelation:
         self._orders: dict[tuple[int, int], int] = {}
 
     def read(self, table: str, start: int, end: int) -> dict[int, list[Row]]:
-        return {number: self._read_block(table, number) for number in range(start, end + 1)}
+        return {number: self.read_block(table, number) for number in range(start, end + 1)}
 
-    def _read_block(self, table: str, number: int) -> list[Row]:
+    def read_block(self, table: str, number: int) -> list[Row]:
         start = self.tables.extent.table_start
         if start is None or number < start or (self.tables.boundary is not None and number <= self.tables.boundary):
             return self.files.get(number, {}).get(table, [])

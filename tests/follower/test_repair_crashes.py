@@ -12,8 +12,8 @@ import pytest
 
 from tests.direct.support import stored_rows
 from tests.follower.live_follower import UNIT
+from tests.follower.live_run import RANGES
 from tests.follower.memory_store import CrashError
-from tests.follower.test_live_chains import RANGES
 from tests.follower.test_table_store import Tables, comparable
 from tests.follower.world import ChainWorld, ShownNode
 from tests.support.postgres import TestCluster
