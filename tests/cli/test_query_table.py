@@ -55,6 +55,11 @@ def test_elsewhere_than_on_a_screen_all_values_are_whole() -> None:
     assert lines({"a": "BIGNUM", "b": "VARCHAR"}, [[BIG, "x" * 200]], None)[2] == f"{BIG}  {'x' * 200}"
 
 
+def test_elsewhere_than_on_a_screen_types_are_whole_too() -> None:
+    kind = "STRUCT(a INTEGER, b INTEGER)[]"
+    assert lines({"a": kind}, [[1]], None)[1] == kind.lower()
+
+
 def test_values_cannot_write_to_the_terminal() -> None:
     assert lines({"a\x1b[2J": "VARCHAR"}, [["\x1b]0;x\x07\nb"]]) == ["a\\x1b[2J", "varchar", "\\x1b]0;x\\x07 b"]
 

@@ -65,6 +65,23 @@ def test_bytes_that_are_not_text() -> None:
     assert (problem.code, problem.line, problem.column) == ("text_invalid", 2, 7)
 
 
+SYNTAX_HINTS = [
+    ("name: d\ndescription: a: b\n", "Quote a text that has a colon in it."),
+    ("name: d\njobs:\n- name: a\n source: {kind: manual}\n", "Look at indentation"),
+    ("name: d\njobs:\n  - name: a\n   source: {kind: manual}\n", "Look at indentation"),
+    ("name: d\njobs: [{name: a: b}]\n", "Quote a text that has a colon in it."),
+    ("name: d\njobs:\n\t- name: a\n", "Indent with spaces"),
+    ("name: @d\n", "Quote a value that begins with one of"),
+]
+
+
+@pytest.mark.parametrize(("text", "hint"), SYNTAX_HINTS)
+def test_the_hint_of_broken_yaml_fits_the_mistake(text: str, hint: str) -> None:
+    (problem,) = problems_of(text)
+    assert problem.code == "yaml_syntax"
+    assert (problem.suggestion or "").startswith(hint)
+
+
 def test_a_bomb_of_aliases() -> None:
     text = GOOD + "a: &x0 [1]\n" + "".join(f"b{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]\n" for n in range(1, 20))
     (problem,) = problems_of(text)

@@ -94,6 +94,9 @@ def render(
     ]
     if width is not None and leave_out:
         table = table[: _fitting(table, width)]
+    if width is None:  # nothing is shortened, and a type is longer than its column's values now and then
+        for column in table:
+            column.width = max(column.width, cell_len(column.kind))
     gaps = len(_GAP) * (len(table) - 1)
     too_wide = width is not None and sum(column.least_width for column in table) + gaps > width
     if expanded or (too_wide and not leave_out):

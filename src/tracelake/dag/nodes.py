@@ -286,6 +286,7 @@ def _syntax_hint(line: str, column: int) -> str:
         return "Indent with spaces, not tabs."
     if re.search(r"(?:^|[:\-\[{,]\s)\s*[*&%@`!]", line):
         return "Quote a value that begins with one of * & % @ ` !."
-    if line[column - 1 : column] == ":" or ": " in line.partition(": ")[2]:
+    is_misplaced = column == len(indentation) + 1  # the whole line, whatever is in it
+    if not is_misplaced and (line[column - 1 : column] == ":" or ": " in line.partition(": ")[2]):
         return "Quote a text that has a colon in it."
     return "Look at indentation, quotes and brackets here and in the line above."

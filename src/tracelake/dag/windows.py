@@ -4,7 +4,7 @@ import re
 from itertools import combinations
 from typing import Literal, NamedTuple
 
-from tracelake.catalogue import CATALOGUE, RangeAggregatorConfig, RangeSplitterConfig
+from tracelake.catalogue import CATALOGUE, RangeAggregatorConfig, RangeSplitterConfig, document_operators
 from tracelake.dag.draft import Draft, InputDraft, JobDraft
 from tracelake.dag.kinds import DocumentPlace, Record
 from tracelake.dag.problems import shown
@@ -98,7 +98,7 @@ def _check_job(job: JobDraft) -> None:
     operator = record.get("operator")
     if operator in BLOCK_WINDOW_OPERATORS:
         _check_block_windows(job, place, operator)
-    elif operator is not None and operator not in WINDOW_OPERATORS:
+    elif operator in document_operators() and operator not in WINDOW_OPERATORS:
         message = f"`{operator}` reads one unit at a time."
         place.problem("window_operator", message, "Use `operator: spark_sql`, or leave `units` and `read` out.")
     if record.has("execution_strategy"):
