@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, pairwise
-from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from tests.scheduler.test_slots import SCHEDULES, field, utc
 from tracelake.dag import parse_schedule
 from tracelake.dag.slots import ScheduleSlots
+from tracelake.model.time_zones import time_zone
 
 SECOND = timedelta(seconds=1)
 
@@ -36,7 +36,7 @@ three never."""
 
 def walk(schedule: str, zone: str, after: datetime, until: datetime) -> Iterator[datetime]:
     """The rule, second by second: it looks at what the clock shows now, and at what it showed a second ago."""
-    read, clock = parse_schedule(schedule), ZoneInfo(zone)
+    read, clock = parse_schedule(schedule), time_zone(zone)
     every_hour = len(read.hours) == 24
     second = after.replace(microsecond=0)
     last = second.astimezone(clock).replace(tzinfo=None, fold=0)
@@ -61,7 +61,9 @@ def cases(draw: st.DrawFn) -> tuple[str, str, datetime]:
     """
     zone = draw(st.sampled_from(sorted(CHANGES)))
     change = utc(draw(st.sampled_from(CHANGES[zone])))
-    shown = [(change + timedelta(minutes=shift)).astimezone(ZoneInfo(zone)).hour for shift in (-90, -30, -1, 0, 30, 90)]
+    shown = [
+        (change + timedelta(minutes=shift)).astimezone(time_zone(zone)).hour for shift in (-90, -30, -1, 0, 30, 90)
+    ]
     near = st.lists(st.sampled_from(shown), min_size=1, max_size=3).map(lambda hours: ",".join(map(str, hours)))
     parts = [
         draw(field(0, 59)),
@@ -116,7 +118,7 @@ def test_every_hour_is_a_rhythm_that_no_change_disturbs(zone: str, schedule: str
     ],
 )
 def test_a_named_hour_that_is_skipped_or_there_twice(day: str, number: int, first: str, last: str) -> None:
-    berlin = ZoneInfo("Europe/Berlin")
+    berlin = time_zone("Europe/Berlin")
     start = datetime.fromisoformat(day).replace(tzinfo=berlin).astimezone(UTC)
     found = list(ScheduleSlots.of("*/5 * 2 * * *", "Europe/Berlin").between(start, start + timedelta(hours=20)))
     assert len(found) == number
@@ -149,7 +151,7 @@ class Counting(tzinfo):
 
     def __init__(self) -> None:
         self.looks = 0
-        self._berlin = ZoneInfo("Europe/Berlin")
+        self._berlin = time_zone("Europe/Berlin")
 
     def utcoffset(self, when: datetime | None) -> timedelta | None:
         self.looks += 1

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import example, given
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from tracelake.dag import parse_schedule
 from tracelake.dag.slots import ScheduleSlots
+from tracelake.model.time_zones import time_zone
 
 MINUTE = timedelta(minutes=1)
 
@@ -33,7 +33,7 @@ def utc(text: str) -> datetime:
 
 def walk(schedule: str, zone: str, after: datetime, until: datetime) -> Iterator[datetime]:
     """The rule, minute by minute: it looks at what the clock shows now, and at what it showed a minute ago."""
-    read, clock = parse_schedule(schedule), ZoneInfo(zone)
+    read, clock = parse_schedule(schedule), time_zone(zone)
     every_hour = len(read.hours) == 24
     minute = after.replace(second=0, microsecond=0) + MINUTE
     while minute <= until:
@@ -112,9 +112,9 @@ def test_the_newest_slot_of_a_long_time_is_the_last_one_before_the_next(
 
 def shown(schedule: str, zone: str, day: str, hours: int = 24) -> list[str]:
     """Slots of that many hours from the start of the day, as the clock shows them with its distance to UTC."""
-    start = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
+    start = datetime.fromisoformat(day).replace(tzinfo=time_zone(zone)).astimezone(UTC)
     found = ScheduleSlots.of(schedule, zone).between(start - MINUTE, start + timedelta(hours=hours) - MINUTE)
-    return [f"{slot.astimezone(ZoneInfo(zone)):%d %H:%M%z}" for slot in found]
+    return [f"{slot.astimezone(time_zone(zone)):%d %H:%M%z}" for slot in found]
 
 
 @pytest.mark.parametrize(
