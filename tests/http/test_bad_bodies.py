@@ -217,7 +217,7 @@ ENDPOINTS = [
     Endpoint("public", "/v1/event-lookup", lambda t: {"events": [{"dataset": "none", "event_id": 1}]}, USER),
     Endpoint("public", "/v1/datasets/{name}/files", lambda t: {"start": 0}, USER, optional=("start",)),
     Endpoint("public", "/v1/datasets/{name}/rows", lambda t: {"head": 1}, USER, optional=("head",)),
-    Endpoint("public", "/v1/dags/{dag}/jobs/{job}/repair", lambda t: {"from_block": 1}, USER),
+    Endpoint("public", "/v1/dags/{dag}/jobs/{job}/repair", lambda t: {"from_block": 1}, USER, optional=("from_block",)),
     Endpoint("public", "/v1/dags/{dag}/jobs/{job}/trigger", lambda t: {"cursor": 1}, USER, optional=("cursor",)),
 ]
 EVERY = pytest.mark.parametrize("endpoint", ENDPOINTS, ids=[endpoint.path for endpoint in ENDPOINTS])
