@@ -31,8 +31,13 @@ class Actor:
     """None while the org has nothing yet: whatever is asked for is not there."""
     dags: tuple[str, ...] | None = None
     """The DAGs to which the user's token is limited; None: all."""
-    readable_dags: tuple[str, ...] | None = None
-    """Those, and the DAGs that it may read besides; None: all."""
+    read_dags: tuple[str, ...] = ()
+    """DAGs that a limited token may read besides those."""
+
+    @property
+    def readable_dags(self) -> tuple[str, ...] | None:
+        """The DAGs whose things the user may see; None: all of the org."""
+        return None if self.dags is None else tuple(sorted({*self.dags, *self.read_dags}))
 
 
 async def record(

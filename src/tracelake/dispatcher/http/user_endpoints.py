@@ -379,7 +379,7 @@ class UserEndpoints:
             org=claims.org,
             org_id=await self.orgs.find(claims.org),
             dags=claims.dags,
-            readable_dags=claims.readable_dags,
+            read_dags=claims.read_dags,
         )
 
     async def _read(self, request: HttpRequest[B], view: View[B, R]) -> R:
