@@ -141,7 +141,7 @@ class TableStore:
             return measure_tables(run, MAX_TABLES)
 
     def _ingest(self, table: str, rows: Sequence[pa.RecordBatch], *, temporary: bool) -> None:
-        self._connection.ingest(table, rows, schema=None if temporary else "staging")
+        self._connection.ingest(table, rows, schema=None if temporary else "staging", temporary=temporary)
 
     @contextmanager
     def _transaction(self) -> Iterator[Run]:

@@ -70,11 +70,14 @@ class DataConnection:
             self._give_up()
             raise
 
-    def ingest(self, table: str, rows: Sequence[pa.RecordBatch], *, schema: str | None = None) -> None:
-        """Load rows into a table of a schema, or a temporary table, in the open transaction."""
+    def ingest(
+        self, table: str, rows: Sequence[pa.RecordBatch], *, schema: str | None = None, temporary: bool = False
+    ) -> None:
+        """Load rows into a table of a schema (None: the first of the search path), or a temporary table, in the open
+        transaction."""
         assert self._connection is not None
         reader = pa.RecordBatchReader.from_batches(rows[0].schema, rows)
-        options: dict[str, Any] = {"temporary": True} if schema is None else {"db_schema_name": schema}
+        options: dict[str, Any] = {"temporary": True} if temporary else {"db_schema_name": schema}
         with self._connection.cursor() as cursor:
             cursor.adbc_ingest(table, reader, mode="append", **options)
 

@@ -1,6 +1,8 @@
 """Rows of an operator as its table takes them: every column by name, of its type, exactly."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,6 +46,27 @@ _ACCEPTED: dict[ColumnType, tuple[_Check, ...]] = {
 }
 """What a column takes. Arrow would cast more, and round: 0.5 becomes the decimal 1."""
 _LARGE = frozenset({ColumnType.INT256, ColumnType.UINT256})
+
+
+@dataclass(frozen=True, slots=True)
+class OwnValues:
+    """What the internal columns of a table hold in each row of a write."""
+
+    org_id: UUID
+    task_id: UUID
+    scope_id: int
+    commit_seq: int
+
+    def join(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with these columns, as COPY takes them: a uuid is its 16 bytes there."""
+        values = {
+            "org_id": pa.scalar(self.org_id.bytes, pa.binary(16)),
+            "_task_id": pa.scalar(self.task_id.bytes, pa.binary(16)),
+            "_scope": pa.scalar(self.scope_id, pa.int32()),
+            "_commit_seq": pa.scalar(self.commit_seq, pa.int64()),
+        }
+        columns = [pa.repeat(value, rows.num_rows) for value in values.values()]
+        return pa.RecordBatch.from_arrays([*columns, *rows.columns], names=[*values, *rows.schema.names])
 
 
 def fit_rows(table: DirectTable, batches: Sequence[pa.RecordBatch], change: RangeReplacement) -> list[pa.RecordBatch]:

@@ -1,8 +1,8 @@
 """Direct writes to tables in Postgres data: the adapter of `ports/direct_tables.py`.
 
 Locks are taken in one order by everybody: the fences of a write by dataset, then the tables by dataset. The lock of a
-table gives its commits their numbers, which become visible in their order. Rows are staged in a temporary table and
-cast there, as a sink does.
+table gives its commits their numbers, which become visible in their order. Rows are copied into the table; those with
+a column of another type in Arrow are staged in a temporary table and cast there, as a sink does.
 
 Only a writer that holds the lock of a table raises its seal, so that what it reads there is valid until it commits. Who
 removes rows locks the extent alone, for one part of the rows after another.
@@ -41,7 +41,7 @@ from tracelake.storage.data_connection import (
     Run,
     StoreAwayError,
 )
-from tracelake.storage.direct_rows import fit_rows
+from tracelake.storage.direct_rows import OwnValues, fit_rows
 from tracelake.storage.event_positions import find_clock, locate_events
 from tracelake.storage.snapshots import SnapshotTable
 from tracelake.storage.table_marks import read_marks, store_marks
@@ -294,12 +294,16 @@ class PostgresTableWriter:
         run(f"DELETE FROM {name} WHERE {position} >= {int(change.start)}{range_end} AND _scope = {scope_id}")  # noqa: S608
         if not rows:
             return
-        staging = f"stage_{table.dataset_uuid.hex}"
         kinds = [kind_of(column) for column in table.schema.columns]
+        if all(kind.staged == kind.kept for kind in kinds):
+            own = OwnValues(table.org_id, self._writer.task_id, scope_id, commit_seq)
+            self._connection.ingest(table_name(table.dataset_uuid), [own.join(batch) for batch in rows])
+            return
+        staging = f"stage_{table.dataset_uuid.hex}"
         staged = ", ".join(f"{quoted(kind.column.name)} {kind.staged}" for kind in kinds)
         # Kept for the next write on this connection.
         run(f"CREATE TEMPORARY TABLE IF NOT EXISTS {quoted(staging)} ({staged}) ON COMMIT DELETE ROWS")
-        self._connection.ingest(staging, rows)
+        self._connection.ingest(staging, rows, temporary=True)
         columns = ", ".join(quoted(kind.column.name) for kind in kinds)
         values = ", ".join(f"s.{quoted(kind.column.name)}{kind.cast}" for kind in kinds)
         run(
