@@ -30,8 +30,10 @@ class InterruptedConnection(DataConnection):
         super().__init__(dsn)
         self._fault = fault
 
-    def ingest(self, table: str, rows: Sequence[pa.RecordBatch], *, schema: str | None = None) -> None:
-        super().ingest(table, rows, schema=schema)
+    def ingest(
+        self, table: str, rows: Sequence[pa.RecordBatch], *, schema: str | None = None, temporary: bool = False
+    ) -> None:
+        super().ingest(table, rows, schema=schema, temporary=temporary)
         self._fault("amid_commit")
 
 
