@@ -4,6 +4,7 @@ import io
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 from uuid import UUID
 
 import pyarrow as pa
@@ -44,9 +45,10 @@ def listed(windows: WindowFlow) -> dict[str, tuple[int, int]]:
     return {row["name"]: (row.get("gap_count", 0), row.get("given_up_units", 0)) for row in rows if row["published"]}
 
 
-def why(windows: WindowFlow, name: str) -> dict[str, Any]:
-    reasons = User(windows.harness, windows.org).get(f"/v1/why/dataset/{name}")["reasons"]
-    return {item["code"]: item for item in reasons}
+def why(windows: WindowFlow, name: str) -> tuple[str, dict[str, Any]]:
+    """The state of a dataset, and its reasons by code."""
+    reply = User(windows.harness, windows.org).get(f"/v1/why/dataset/{name}")
+    return reply["state"], {item["code"]: item for item in reply["reasons"]}
 
 
 def test_a_skipped_unit_is_a_gap_of_its_dataset_and_of_what_is_made_from_it(windows: WindowFlow) -> None:
@@ -67,7 +69,9 @@ def test_a_skipped_unit_is_a_gap_of_its_dataset_and_of_what_is_made_from_it(wind
             str(task_id),
         )
         assert detail["given_up_count"] == 1
-        reason = why(windows, name)["units_given_up"]
+        state, reasons = why(windows, name)
+        assert (state, list(reasons)) == ("blocked", ["units_given_up"]), "a dataset with a gap is not up to date"
+        reason = reasons["units_given_up"]
         assert reason["text"].startswith("It has 1 gap: unit 20-39 of w/blocks was skipped ")
         assert [step["command"] for step in reason["steps"]] == [f"trace retry {task_id}"]
     assert listed(windows) == {"blocks": (1, 1), "model": (1, 0)}
@@ -77,7 +81,7 @@ def test_a_skipped_unit_is_a_gap_of_its_dataset_and_of_what_is_made_from_it(wind
     windows.finish(task_id, "b")
     windows.run_windows("model")
     assert listed(windows) == {"blocks": (0, 0), "model": (0, 0)}
-    assert "units_given_up" not in why(windows, "model")
+    assert why(windows, "model") == ("fine", {"fresh": ANY})
 
 
 def test_a_canceled_unit_is_one_and_a_rewrite_that_was_skipped_is_not(windows: WindowFlow) -> None:

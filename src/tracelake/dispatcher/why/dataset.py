@@ -109,7 +109,12 @@ async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, n
         reasons.append(reason("no_producer", text, ("see it", f"trace datasets {name}")))
     elif not rebuilding or row["active_number"] is not None:
         reasons.append(_removed(row, name))
-    if writers and all(item.state == "fine" for item in reasons) and (row["unit"] is not None or not reasons):
+    if (
+        writers
+        and not gaps
+        and all(item.state == "fine" for item in reasons)
+        and (row["unit"] is not None or not reasons)
+    ):
         reasons.insert(0, await _quiet(connection, org_id, row) or _fresh(row, writers))
     return answer("dataset", name, [*reasons, *late, *gaps], besides)
 

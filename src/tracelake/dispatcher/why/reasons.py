@@ -225,6 +225,11 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
         ),
     },
     ("dataset", "blocked"): {
+        "units_given_up": (
+            "Units of it, or of what it is made from, were skipped or canceled: it has a gap there, and nothing will "
+            "fill it.",
+            "Accept the gap, or fix the cause and retry the task: what reads the unit then follows.",
+        ),
         "batch_not_sent": (
             "The queue rejected the pointer to a batch for good, so no sink learns of it.",
             "Fix the queue and requeue the row.",
@@ -286,11 +291,6 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
         "events_outdated": (
             "The newest event comes from older inputs than its unit was completed with: the newer files or rows stay.",
             "Nothing to do.",
-        ),
-        "units_given_up": (
-            "Units of it, or of what it is made from, were skipped or canceled: it has a gap there, and nothing will "
-            "fill it.",
-            "Accept the gap, or fix the cause and retry the task: what reads the unit then follows.",
         ),
         "fresh": ("It contains everything that its job and the upstream jobs have produced.", "Nothing to do."),
     },
