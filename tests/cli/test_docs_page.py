@@ -133,6 +133,12 @@ def test_a_live_dataset_says_where_its_files_end() -> None:
         assert f"trace read {detail.dataset.name}" in text
 
 
+def test_a_dataset_without_rows_says_so_and_names_no_command_that_reads() -> None:
+    page = DocsPage(msgspec.structs.replace(make_data(), datasets=[samples.dataset(storage="none")])).render()
+    assert "<dt>storage</dt><dd>events only</dd>" in page
+    assert "trace read" not in page
+
+
 def test_hostile_names_and_descriptions_stay_text() -> None:
     def change(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):

@@ -151,6 +151,27 @@ def test_rows_are_shown_although_nobody_says_whether_they_are_complete(trace: Tr
     assert "2 rows" in ended.out
 
 
+def test_a_dataset_of_events_says_that_it_holds_no_rows(trace: Trace, flow: Flow) -> None:
+    ticks = """
+name: clock
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: tick, activation: source, source: {kind: manual}, operator: noop}
+publish:
+  ticks: {from: {job: tick}, storage: none}
+"""
+    flow.deploy(ticks)
+    for arguments in (("read", "ticks"), ("read", "ticks", "--output", "x.csv"), ("export", "ticks", "files")):
+        ended = trace(*arguments, "--token-file", "reader.token")
+        assert (ended.status, ended.out) == (1, "")
+        assert ended.err == (
+            "error: dataset_without_rows: ticks publishes events only and holds no rows. "
+            "Read the dataset of a job that stores rows; `trace datasets` shows the storage of each.\n"
+        )
+    assert not Path("x.csv").exists()
+    assert "events only" in trace("datasets", "--token-file", "reader.token").out
+
+
 def test_another_org_reads_nothing(trace: Trace) -> None:
     ended = trace("read", "blocks", "--token-file", "other.token")
     assert ended.status == 1

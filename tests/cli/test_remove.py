@@ -24,6 +24,7 @@ PLAN = RemovalPlan(
     datasets=[
         HeldDataset(name="swaps", storage="s3", generations=2, rows=12_345, bytes=3 * 1024**2),
         HeldDataset(name="alerts", storage="buffered", generations=1, bytes=48 * 1024),
+        HeldDataset(name="ticks", storage="none", generations=1),
     ],
     sources=["head (always_on)", "clock (cron)"],
     webhooks=["pools/prices"],
@@ -56,7 +57,9 @@ def test_the_plan_says_what_goes_and_who_needs_it(trace: Trace, api: FakeApi) ->
     assert shown.status == 0
     for text in ("pools: 3 versions, version 3 is active, 4 jobs", "open tasks: 12", "webhooks: pools/prices"):
         assert text in shown.out
-    assert ["swaps", "s3", "2", "12,345", "3.0", "MiB"] in [line.split() for line in shown.out.splitlines()]
+    rows = [line.split() for line in shown.out.splitlines()]
+    assert ["swaps", "s3", "2", "12,345", "3.0", "MiB"] in rows
+    assert ["ticks", "events", "only", "1"] in rows
     assert "restored for 7 days" in shown.out
     assert all(len(line) <= 80 for line in shown.out.splitlines())
     shown = trace("remove", "pools", "--plan")

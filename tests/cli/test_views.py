@@ -653,6 +653,23 @@ def test_rows_of_tables_are_about_so_many(trace: Trace, api: FakeApi) -> None:
     assert '"estimated":true' in trace("datasets", "prices_out", "--json").out.replace(" ", "")
 
 
+def test_a_dataset_without_rows_is_shown_as_events_only(trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/datasets"] = DatasetsReply(datasets=[samples.dataset_row(storage="none")])
+    listed = trace("datasets", columns=200)
+    assert "events only" in listed.out
+    assert "none" not in listed.out
+    for is_published, text in ((True, "storage events only"), (False, "storage events only, not published")):
+        api.answers["GET /v1/datasets/prices_out"] = samples.dataset(storage="none", published=is_published)
+        shown = trace("datasets", "prices_out")
+        assert text in [" ".join(line.split()) for line in shown.out.splitlines()]
+        assert "trace read" not in shown.out + shown.err
+    assert '"storage":"none"' in trace("datasets", "prices_out", "--json").out.replace(" ", "")
+    detail = samples.detail()
+    outputs = [msgspec.structs.replace(samples.OUTPUT, storage="none")]
+    api.answers[f"GET /v1/tasks/{TASK}"] = msgspec.structs.replace(detail, outputs=outputs)
+    assert "events only" in trace("tasks", str(TASK), columns=200).out
+
+
 def check_result(number: int, day: int, **changes: Any) -> CheckResultRow:
     values: dict[str, Any] = {
         "name": "not_null_a",

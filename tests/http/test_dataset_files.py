@@ -94,7 +94,13 @@ def test_what_there_is_not(flow: Flow, dataset: dict[str, Any]) -> None:
     hot = FILES.replace("name: files", "name: hot").replace("blocks: {from: {job: write}, storage: s3}", "{}")
     flow.deploy(hot.replace("decode_logs", "noop"))
     reply = service(flow, name="hot__write_0")
-    assert (reply.status, reply.code, reply.body["error"]["details"]["field"]) == (422, "body_invalid", "name")
+    assert (reply.status, reply.code) == (422, "dataset_without_rows")
+    assert reply.body["error"]["message"] == "hot__write_0 publishes events only and holds no rows."
+    (dataset_uuid,) = [
+        row["dataset_uuid"] for row in flow.harness.sql("SELECT * FROM datasets WHERE name = $1", "hot__write_0")
+    ]
+    by_uuid = service(flow, org=None, name=None, dataset_uuid=str(dataset_uuid))
+    assert by_uuid.body == reply.body, "also where only its id is named"
 
 
 NONSENSE: list[dict[str, Any]] = [

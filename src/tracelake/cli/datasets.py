@@ -10,7 +10,7 @@ from tracelake.cli.checks import checks_listing
 from tracelake.cli.jobs import edge_text
 from tracelake.cli.listing import Cell, Listing, ListingColumn, fields, sections
 from tracelake.cli.session import Session, user_command
-from tracelake.cli.text import ago, clean, count, moment, size_text, span
+from tracelake.cli.text import ago, clean, count, moment, size_text, span, storage_text
 from tracelake.wire import routes
 from tracelake.wire.datasets import (
     BufferedTableRow,
@@ -36,8 +36,8 @@ def command(session: Session, name: str | None) -> None:
 
     A generation is one complete set of the dataset's data; a version of a DAG that computes it differently writes a new
     one. The storage is `s3` for files, `buffered` for a table that several jobs may write in batches, `postgres` for
-    a table that its job writes itself, `live` for files with a table of the newest rows above them, and `none` for a
-    dataset of events without rows.
+    a table that its job writes itself, `live` for files with a table of the newest rows above them, and `events only`
+    (`none` in --json) for a dataset whose events are published and which holds no rows.
 
     \b
     Examples:
@@ -87,7 +87,7 @@ def datasets_listing(reply: DatasetsReply) -> Listing:
     return Listing(
         _published_first(reply),
         ListingColumn("dataset", lambda row: Text(clean(row.name), style="bold" if row.published else "dim")),
-        ListingColumn("storage", lambda row: row.storage, whole=True),
+        ListingColumn("storage", lambda row: storage_text(row.storage), whole=True),
         ListingColumn("written by", _writer),
         ListingColumn("windows", lambda row: clean(row.windows or "")),
         ListingColumn("blocks", lambda row: row.blocks if _positions(row) == "blocks" else None, right=True),
@@ -149,7 +149,7 @@ def dataset_parts(detail: DatasetDetail) -> list[RenderableType]:
         ("dataset", Text(clean(row.name), style="bold")),
         ("description", clean(detail.description) or None),
         ("owner", clean(detail.owner) or None),
-        ("storage", row.storage if row.published else f"{row.storage}, not published"),
+        ("storage", storage_text(row.storage) + ("" if row.published else ", not published")),
         ("rows are in", live_text(detail)),
         ("written by", _writer(row)),
         ("uuid", str(row.dataset_uuid)),

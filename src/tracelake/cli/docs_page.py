@@ -16,7 +16,7 @@ import msgspec
 
 from tracelake.cli.datasets import live_text
 from tracelake.cli.docs_graph import DocsGraph, GraphNode, draw_graph
-from tracelake.cli.text import clean
+from tracelake.cli.text import clean, storage_text
 from tracelake.wire.base import Reply
 from tracelake.wire.datasets import DatasetContent, DatasetDetail
 from tracelake.wire.jobs import JobRow, JobsReply
@@ -184,7 +184,7 @@ class DocsPage:
             ("written by", ", ".join(self._job_link(name) for name in row.writers)),
             ("made from", self._links(made_from)),
             ("read by", ", ".join(self._job_link(name) for name in read_by)),
-            ("storage", _text(row.storage)),
+            ("storage", _text(storage_text(row.storage))),
             *_content_facts(detail),
             ("updated", _moment(row.updated_at)),
         ]

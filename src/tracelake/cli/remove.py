@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.session import Session, looks, user_command
-from tracelake.cli.text import clean, count, grouped, moment, size_text
+from tracelake.cli.text import clean, count, grouped, moment, size_text, storage_text
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire import routes
@@ -197,7 +197,7 @@ def plan_view(plan: RemovalPlan) -> RenderableType:
     datasets = Listing(
         plan.datasets,
         ListingColumn("dataset", lambda row: row.name),
-        ListingColumn("stored", lambda row: row.storage, whole=True),
+        ListingColumn("stored", lambda row: storage_text(row.storage), whole=True),
         ListingColumn("generations", lambda row: row.generations, right=True),
         ListingColumn("rows", _rows, right=True),
         ListingColumn("size", lambda row: "" if row.bytes is None else size_text(row.bytes), right=True),

@@ -16,7 +16,7 @@ from tracelake.cli.listing import Cell, Listing, ListingColumn, fields, sections
 from tracelake.cli.options import TIME, cursor_option, follow_option, limit_option, watch_option
 from tracelake.cli.rates import task_counts
 from tracelake.cli.session import Session, user_command
-from tracelake.cli.text import ago, clean_lines, compact, grouped, moment, shortened, unit_text
+from tracelake.cli.text import ago, clean_lines, compact, grouped, moment, shortened, storage_text, unit_text
 from tracelake.client.paging import collect
 from tracelake.client.user import UserClient
 from tracelake.wire import routes
@@ -317,7 +317,7 @@ def _outputs(detail: TaskDetail) -> Listing:
         detail.outputs,
         ListingColumn("", lambda row: row.output_index, right=True),
         ListingColumn("dataset", lambda row: row.dataset),
-        ListingColumn("storage", lambda row: row.storage),
+        ListingColumn("storage", lambda row: storage_text(row.storage)),
         ListingColumn("rows", lambda row: reported(row, "row_count"), right=True),
         ListingColumn("files", lambda row: reported(row, "file_count"), right=True),
         ListingColumn("bytes", lambda row: reported(row, "size_bytes"), right=True),

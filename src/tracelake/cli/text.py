@@ -46,6 +46,11 @@ def _escaped(match: re.Match[str]) -> str:
     return f"\\u{ord(match[0]):04x}"
 
 
+def storage_text(storage: str) -> str:
+    """The storage of a dataset for people: `none` would read as if something were missing."""
+    return "events only" if storage == "none" else storage
+
+
 def shortened(text: str, length: int = 80) -> str:
     """The first line of the text, cut to a length that fits a column."""
     line = clean(text.strip().split("\n", 1)[0])

@@ -91,6 +91,8 @@ _KINDS = (
     ErrorKind("dataset_not_found", 404, "The dataset does not exist.", "List them: `trace datasets`."),
     ErrorKind("dataset_removed", 404, "The dataset was removed with its DAG.",
         "Restore the DAG (`trace remove --undo DAG`), or use another dataset."),
+    ErrorKind("dataset_without_rows", 422, "The dataset publishes events only and holds no rows.",
+        "Read the dataset of a job that stores rows; `trace datasets` shows the storage of each."),
     ErrorKind("dead_letter_not_found", 404,
         "The dead letter does not exist.", "List them first (`trace outbox dead`)."),
     ErrorKind("deadline_exceeded", 409, "The attempt has reached its hard time limit.",

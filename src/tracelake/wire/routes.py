@@ -158,7 +158,7 @@ CANCEL_TASK_FOR_SERVICE = Route(
 LIST_DATASET_FILES = Route(
     _SERVICE, "POST", "/internal/dataset-files", "The files of a dataset",
     platform.DatasetFilesRequest, platform.DatasetFilesReply, idempotency=_READ,
-    errors=("dataset_not_found", "dataset_not_committed", "dataset_removed"))
+    errors=("dataset_not_found", "dataset_not_committed", "dataset_removed", "dataset_without_rows"))
 LIST_OUTBOX = Route(
     _SERVICE, "GET", "/internal/outbox", "List outbox rows", NoneType, platform.OutboxReply,
     query=(p.word("status", Literal["pending", "failed"], "Both without it."), p.limit(most=1000, default=100)))
@@ -475,10 +475,12 @@ SHOW_LINEAGE = Route(
            p.UNIT, p.limit(), p.CURSOR_NUMBER))
 LIST_CONTENT = Route(
     _READER, "POST", "/v1/datasets/{name}/files", "The files of a dataset",
-    content.ContentRequest, content.ContentReply, idempotency=_READ)
+    content.ContentRequest, content.ContentReply, idempotency=_READ,
+    errors=("dataset_not_committed", "dataset_removed", "dataset_without_rows"))
 READ_ROWS = Route(
     _READER, "POST", "/v1/datasets/{name}/rows", "Rows of the table of a dataset, streamed",
-    content.RowsRequest, bytes, reply_media=ARROW, idempotency=_READ, errors=("boundary_moved",))
+    content.RowsRequest, bytes, reply_media=ARROW, idempotency=_READ,
+    errors=("boundary_moved", "dataset_not_committed", "dataset_removed", "dataset_without_rows"))
 READ_CONTENT = Route(
     _READER, "GET", "/v1/datasets/{name}/content", "A piece of a file, 1 MiB at most",
     NoneType, bytes, reply_media=BYTES, errors=("content_mismatch",),

@@ -64,10 +64,10 @@ _BOUNDARY = "SELECT boundary FROM live_boundaries WHERE dataset_uuid = $1 AND da
 
 _HAS_UNITS = "SELECT EXISTS (SELECT FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2)"
 
-_BY_UUID = "SELECT dataset_uuid, current_version, storage FROM datasets WHERE dataset_uuid = $1"
+_BY_UUID = "SELECT dataset_uuid, name, current_version, storage FROM datasets WHERE dataset_uuid = $1"
 
 _BY_NAME = """
-    SELECT d.dataset_uuid, d.current_version, d.storage
+    SELECT d.dataset_uuid, d.name, d.current_version, d.storage
     FROM datasets d JOIN orgs o USING (org_id) WHERE o.name = $1 AND d.name = $2 AND d.removed_at IS NULL"""
 
 _ORG = "SELECT org_id FROM orgs WHERE name = $1"
@@ -193,12 +193,12 @@ async def list_dataset_files(connection: Connection, body: DatasetFilesRequest) 
 
     Later pages are of the generation and the time of the first, whatever was committed or cut over meanwhile.
     """
-    storage, generation = await _find_generation(connection, body)
+    name, storage, generation = await _find_generation(connection, body)
     dataset_uuid, dataset_version = generation
     if storage in (Storage.BUFFERED, Storage.POSTGRES):
         columns = await list_columns(connection, generation)
         if storage == Storage.POSTGRES and not columns:
-            raise _without_rows(body)
+            raise _without_rows(name)
         return DatasetFilesReply(dataset_uuid=dataset_uuid, dataset_version=dataset_version, units=[], columns=columns)
     if storage == Storage.LIVE:
         return await _list_live(connection, body, generation)
@@ -243,7 +243,8 @@ async def _list_live(
     )
 
 
-async def _find_generation(connection: Connection, body: DatasetFilesRequest) -> tuple[str, tuple[UUID, UUID]]:
+async def _find_generation(connection: Connection, body: DatasetFilesRequest) -> tuple[str, str, tuple[UUID, UUID]]:
+    """Returns the name of the dataset, its storage, and the requested generation."""
     if body.dataset_uuid is not None:
         dataset = await connection.fetchrow(_BY_UUID, body.dataset_uuid)
     else:
@@ -251,12 +252,12 @@ async def _find_generation(connection: Connection, body: DatasetFilesRequest) ->
     if dataset is None:
         raise await _missing(connection, body)
     if dataset["storage"] == Storage.NONE:
-        raise _without_rows(body)
+        raise _without_rows(dataset["name"])
     requested_version = body.page.dataset_version if body.page else body.dataset_version
     generation = (dataset["dataset_uuid"], requested_version or dataset["current_version"])
     if requested_version is not None and not await connection.fetchval(_IS_GENERATION, *generation):
         raise TraceError("dataset_not_found", "The dataset has no such generation.", field="dataset_version")
-    return dataset["storage"], generation
+    return dataset["name"], dataset["storage"], generation
 
 
 async def _missing(connection: Connection, body: DatasetFilesRequest) -> TraceError:
@@ -268,9 +269,8 @@ async def _missing(connection: Connection, body: DatasetFilesRequest) -> TraceEr
     return removed_error or TraceError("dataset_not_found")
 
 
-def _without_rows(body: DatasetFilesRequest) -> TraceError:
-    message = "Expected a dataset of files or a table; this one has no rows."
-    return TraceError("body_invalid", message, field="name" if body.dataset_uuid is None else "dataset_uuid")
+def _without_rows(name: str) -> TraceError:
+    return TraceError("dataset_without_rows", f"{name} publishes events only and holds no rows.")
 
 
 async def _start_before(connection: Connection, generation: tuple[UUID, UUID], start: int | None) -> int:
