@@ -142,6 +142,19 @@ def test_rows_come_with_a_token_alone(trace: Trace, dataset: LiveDataset, tmp_pa
     assert "there is no column nothing" in trace(*READ, "--columns", "nothing").err
 
 
+def test_rows_beyond_the_limit_are_mentioned(trace: Trace, dataset: LiveDataset) -> None:
+    dataset.compact((7, 9))
+    dataset.remove()
+    for options, note in (
+        (("--range", "8-11", "--head", "4"), "(4 rows; there are more)"),
+        (("--range", "8-11", "--head", "5"), "(5 rows)"),
+        (("--head", "12"), "(12 rows; there are more)"),
+        (("--head", "13"), "(13 rows; there are more)"),
+        (("--head", "22"), "(22 rows)"),
+    ):
+        assert trace(*READ, *options).out.splitlines()[-1] == note, options
+
+
 def test_a_table_alone_and_nothing_at_all(trace: Trace, dataset: LiveDataset) -> None:
     dataset.units.clear()
     dataset.history.clear()

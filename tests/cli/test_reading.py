@@ -100,6 +100,20 @@ def test_rows_come_with_a_token_alone(trace: Trace, tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere/x.csv").read_text().splitlines()[:2] == ["block_number,hash", "0,0x01"]
 
 
+def test_rows_beyond_the_limit_are_mentioned(trace: Trace) -> None:
+    for options, note in (
+        (("--range", "0-19", "--head", "1"), "(1 row; there are more)"),
+        (("--range", "0-19", "--head", "2"), "(2 rows; there are more)"),
+        (("--range", "0-19", "--head", "3"), "(3 rows)"),
+        (("--range", "0-19"), "(3 rows)"),
+        (("--head", "3"), "(3 rows; there are more)"),
+        (("--head", "4"), "(4 rows)"),
+    ):
+        ended = trace("read", "blocks", "--token-file", "reader.token", *options)
+        assert ended.out.splitlines()[-1] == note, options
+        assert len(ended.out.splitlines()) == 2 + int(note[1]), options
+
+
 def test_windows_of_time_are_read_by_their_dates(trace: Trace, flow: Flow) -> None:
     read = ("read", "blocks", "--token-file", "reader.token")
     ended = trace(*read, "--range", "1970-01-01")

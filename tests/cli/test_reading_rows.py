@@ -125,6 +125,7 @@ def test_rows_come_with_a_token_alone(trace: Trace, tmp_path: Path) -> None:
 def test_rows_are_counted(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     read = ("read", "large", "--token-file", "reader.token")
     assert trace(*read).out.splitlines()[-1] == "(10 of 30 rows)"
+    assert trace(*read, "--head", "10000").out.splitlines()[-1] == "(30 rows)", "the most that it shows"
     assert trace(*read, "--head", "30").out.splitlines()[-1] == "(30 rows)"
     monkeypatch.setattr(dataset_rows, "MOST_COUNTED", 19)
     monkeypatch.setattr(row_table, "MOST_COUNTED", 19)

@@ -27,11 +27,13 @@ FLOWS = pa.table(
 )
 
 
-def show(table: pa.Table, total: int | None = None, *, width: int = 80, wide: bool = False) -> list[str]:
+def show(
+    table: pa.Table, total: int | None = None, *, more: bool = False, width: int = 80, wide: bool = False
+) -> list[str]:
     session = Session()
     file = io.StringIO()
     session.console = Console(file=file, width=width, force_terminal=True, no_color=True, color_system=None)
-    show_rows(session, table, total, wide=wide)
+    show_rows(session, table, total, more=more, wide=wide)
     return file.getvalue().splitlines()
 
 
@@ -62,6 +64,8 @@ def test_numbers_of_a_column_have_one_form(values: list[float | None], shown: li
 def test_wide_shows_everything() -> None:
     lines = show(FLOWS, 2, wide=True)
     assert lines[-1] == "(2 rows)"
+    assert show(FLOWS, 2, more=True, wide=True)[-1] == "(2 rows; there are more)", "counted before others came"
+    assert show(FLOWS, more=True)[-1].startswith("(2 rows; there are more; long values")
     assert "2026-03-03T13:00:00Z  5fbdb2315678afecb367f032d93f642f64180aa3" in lines[1]
     assert "2.315841784746324e77" in lines[1]
 

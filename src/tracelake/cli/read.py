@@ -35,7 +35,7 @@ from tracelake.query.results import encode_rows
 from tracelake.settings import Settings
 from tracelake.stack.dataset_rows import find_files, read_files, read_table
 from tracelake.wire import routes
-from tracelake.wire.content import COUNT_KEY, ContentRequest, LiveRows
+from tracelake.wire.content import COUNT_KEY, MOST_HEAD, ContentRequest, LiveRows
 from tracelake.wire.datasets import DatasetDetail
 from tracelake.wire.platform import DatasetFilesRequest
 from tracelake.wire.task_calls import DataFile, TableColumn
@@ -55,7 +55,7 @@ _FORMATS = [ending.removeprefix(".") for ending in ENDINGS if ending != ".feathe
     help="Only units that touch these blocks, like 0-999; or these windows, like 2026-03-03 (for datasets with files).",
 )
 @click.option(
-    "--head", "--limit", "head", type=click.IntRange(1, 10_000), help=f"Show this many rows (default {_HEAD})."
+    "--head", "--limit", "head", type=click.IntRange(1, MOST_HEAD), help=f"Show this many rows (default {_HEAD})."
 )
 @click.option("--columns", help="Only these columns, separated by commas.")
 @click.option("--wide", is_flag=True, help="Show all columns and whole values, wider than the terminal.")
@@ -121,14 +121,16 @@ def command(
     names = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
     start: int | None = None
     end: int | None = None
+    limit = head or _HEAD
     rows: int | pa.Table
     # Programs ask `trace why --json`, and may read both streams as one.
     open_work = None if session.as_json else ask_open_work(session, dataset)
     try:
         start, end = ApiContent(session.run, dataset).find_ends(blocks)
-        with closing(_pieces(session, dataset, (start, end), names, None if output else head or _HEAD)) as pieces:
+        # One row more than is shown tells whether there are others.
+        with closing(_pieces(session, dataset, (start, end), names, None if output else limit + 1)) as pieces:
             if output is None:
-                rows = _head(pieces, head or _HEAD)
+                rows = _head(pieces, limit + 1)
             else:
                 all_pieces = map(with_hex, pieces) if as_hex else pieces
                 rows = _write(all_pieces, output, f".{stdout_format or 'csv'}", force=force)
@@ -145,7 +147,9 @@ def command(
     tell_gaps(gaps)
     tell_open_work(open_work)
     if not isinstance(rows, int):
-        _show(session, rows, None if blocks is not None else _total(detail, rows), wide=wide)
+        page = rows.slice(0, limit)
+        total = None if blocks is not None else _total(detail, page)
+        _show(session, page, total, more=rows.num_rows > limit, wide=wide)
     elif output != _STDOUT:
         session.answer({"file": str(output), "rows": rows, "gaps": gaps})
         session.say(f"{rows:,} rows in {output}.")
@@ -259,7 +263,7 @@ def _total(detail: DatasetDetail | None, table: pa.Table) -> int | None:
     return content.rows
 
 
-def _show(session: Session, table: pa.Table, total: int | None, *, wide: bool) -> None:
+def _show(session: Session, table: pa.Table, total: int | None, *, more: bool, wide: bool) -> None:
     names = unique_names(table.column_names)
     session.answer([dict(zip(names, row, strict=True)) for row in encode_rows(table, _ANY_SIZE)])
     if not table.num_rows:
@@ -267,7 +271,7 @@ def _show(session: Session, table: pa.Table, total: int | None, *, wide: bool) -
         computed = table.num_columns > 0
         session.say("It has no rows." if computed else "No unit of it is there.")
         return
-    show_rows(session, table, total, wide=wide)
+    show_rows(session, table, total, more=more, wide=wide)
 
 
 @dataclass(slots=True)

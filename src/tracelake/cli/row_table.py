@@ -25,8 +25,8 @@ _WHOLE_BELOW = 10**18
 _WHOLE_MINUTE = ":00Z"
 
 
-def show_rows(session: Session, table: pa.Table, total: int | None, *, wide: bool) -> None:
-    """`total`: how many rows there are in all, if that is known."""
+def show_rows(session: Session, table: pa.Table, total: int | None, *, more: bool, wide: bool) -> None:
+    """`total`: how many rows there are in all, if that is known. `more`: whether there are others than these."""
     console = session.console
     columns = [ResultColumn(name=field.name, type=_type(field.type)) for field in table.schema]
     rows = encode_rows(table, _ANY_SIZE)
@@ -36,7 +36,7 @@ def show_rows(session: Session, table: pa.Table, total: int | None, *, wide: boo
         rows, is_rounded = _short(table.schema, rows)
     text = render(columns, rows, width, types=False, leave_out=True)
     show_result(console, text)
-    notes = [_row_text(table.num_rows, total)]
+    notes = [_row_text(table.num_rows, total, more=more)]
     if text.columns < len(columns):
         notes.append(f"{text.columns} of {len(columns)} columns: --columns a,b or --wide")
     elif text.shortened or is_rounded:
@@ -95,10 +95,10 @@ def _with_exponent(value: float) -> str:
     return f"{digits.rstrip('0').rstrip('.')}e{exponent}"
 
 
-def _row_text(rows: int, total: int | None) -> str:
+def _row_text(rows: int, total: int | None, *, more: bool) -> str:
     noun = "row" if rows == 1 and total in (None, 1) else "rows"
     if total is None or total == rows:
-        return f"{rows:,} {noun}"
+        return f"{rows:,} {noun}; there are more" if more else f"{rows:,} {noun}"
     return f"{rows:,} of more than {MOST_COUNTED:,} rows" if total > MOST_COUNTED else f"{rows:,} of {total:,} rows"
 
 

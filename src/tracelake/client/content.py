@@ -25,8 +25,6 @@ from tracelake.wire.jobs import BlockRange
 from tracelake.wire.task_calls import TableColumn
 
 T = TypeVar("T")
-MOST_HEAD = 10_000
-"""The largest number of newest rows that a table returns."""
 
 
 class CallRunner(Protocol):

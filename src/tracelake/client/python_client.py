@@ -21,7 +21,7 @@ from uuid import UUID, uuid4
 import msgspec
 
 from tracelake.client import batch_query
-from tracelake.client.content import MOST_HEAD, ApiContent, pin_content
+from tracelake.client.content import ApiContent, pin_content
 from tracelake.client.credentials import Credential, FileCredential
 from tracelake.client.dag_documents import dag_name, name_of_file
 from tracelake.client.directory_export import ExportReport, export_directory
@@ -36,7 +36,7 @@ from tracelake.client.stack import NoStackError, Stack, find_stack
 from tracelake.client.user import TOKEN_VARIABLE, TextCredential, UserClient
 from tracelake.client.waiting import StartedWork, await_build, await_work
 from tracelake.wire import routes
-from tracelake.wire.content import ContentRequest
+from tracelake.wire.content import MOST_HEAD, ContentRequest
 from tracelake.wire.dags import DeployReply
 from tracelake.wire.datasets import DatasetDetail, DatasetRow
 from tracelake.wire.jobs import BlockRange, TriggerRequest

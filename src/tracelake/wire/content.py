@@ -19,6 +19,8 @@ COUNT_KEY = b"trace.rows"
 """In the metadata of an Arrow stream with the newest rows of a table: how many rows the table has, counted up to
 `MOST_COUNTED + 1`."""
 MOST_COUNTED = 100_000
+MOST_HEAD = 10_000
+"""How many rows `trace read` shows at most. It asks for one more, which tells whether there are others."""
 
 
 class ContentRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -84,7 +86,7 @@ class RowsRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
 
     columns: Annotated[list[str], msgspec.Meta(min_length=1, max_length=1000)] | None = None
     """Only these, in this order."""
-    head: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
+    head: Annotated[int, msgspec.Meta(ge=1, le=MOST_HEAD + 1)] | None = None
     """Only this many of the newest rows, newest first; the metadata `trace.rows` of the stream then has the number of
     all rows, or 100,001 if there are more than 100,000. Without it all rows, in no order."""
     live: LiveRows | None = None
