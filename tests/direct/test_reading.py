@@ -1,10 +1,12 @@
 """Readers of tables that tasks write directly: by positions, in one snapshot, with the columns they ask for."""
 
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 from uuid import UUID
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from tests.direct.support import (
@@ -153,6 +155,55 @@ def test_a_table_grows_and_earlier_writers_go_on(dsn: str) -> None:
     )
     with pytest.raises(RowsRefusedError, match="gas_used"):
         write(dsn, narrower, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [
+        (ColumnType.INT16, ColumnType.INT32),
+        (ColumnType.INT16, ColumnType.INT64),
+        (ColumnType.INT32, ColumnType.INT64),
+        (ColumnType.INT32, ColumnType.INT256),
+        (ColumnType.INT64, ColumnType.INT256),
+    ],
+)
+def test_writers_of_an_earlier_version_go_on_when_a_column_is_widened(
+    dsn: str, narrow: ColumnType, wide: ColumnType
+) -> None:
+    """One that had opened the table before, and one that opens it then; the same values, exactly."""
+    table = direct_table(_counts(narrow))
+    wider = msgspec.structs.replace(table, schema=_counts(wide), revision=1)
+    tables = PostgresDirectTables(lambda: dsn)
+    with closing(tables.open([table], "running", new_writer())) as running:
+        running.replace(RangeReplacement(0, 0, {table.dataset_uuid: _count_rows({0: -3})}))
+        with closing(tables.open([wider], "newer", new_writer())) as newer:
+            newer.replace(RangeReplacement(1, 1, {table.dataset_uuid: _count_rows({1: 5})}))
+        running.replace(RangeReplacement(2, 2, {table.dataset_uuid: _count_rows({2: -7})}))
+        running.replace(RangeReplacement(3, 3, {table.dataset_uuid: _count_rows({3: 32_767})}))
+        with closing(tables.open([table], "later", new_writer())) as later:
+            later.replace(RangeReplacement(4, 4, {table.dataset_uuid: _count_rows({4: None})}))
+            assert later.read_newest(table.dataset_uuid, ["block_number", "count"], 9).num_rows == 1
+        newest = running.read_newest(table.dataset_uuid, ["block_number", "count"], 9)
+    assert newest.to_pylist() == [
+        {"block_number": 3, "count": 32_767},
+        {"block_number": 2, "count": -7},
+        {"block_number": 0, "count": -3},
+    ]
+    stored = [(number, None if count is None else int(count)) for number, count in stored_rows(dsn, wider, *_COUNTED)]
+    assert stored == [(0, -3), (1, 5), (2, -7), (3, 32_767), (4, None)]
+
+
+_COUNTED = ("block_number", "count")
+
+
+def _counts(kind: ColumnType) -> Schema:
+    number = Column(name="block_number", type=ColumnType.INT64, nullable=False)
+    return Schema(columns=(number, Column(name="count", type=kind)), unique=("block_number",))
+
+
+def _count_rows(counts: Mapping[int, int | None]) -> list[pa.RecordBatch]:
+    columns = [pa.array(list(values), pa.int64()) for values in (counts, counts.values())]
+    return [pa.RecordBatch.from_arrays(columns, names=list(_COUNTED))]
 
 
 def test_rows_have_the_org_of_the_declaration_and_views_are_of_orgs(dsn: str) -> None:

@@ -1,8 +1,8 @@
 """Direct writes to tables in Postgres data: the adapter of `ports/direct_tables.py`.
 
 Locks are taken in one order by everybody: the fences of a write by dataset, then the tables by dataset. The lock of a
-table gives its commits their numbers, which become visible in their order. Rows are copied into the table; those with
-a column of another type in Arrow are staged in a temporary table and cast there, as a sink does.
+table gives its commits their numbers, which become visible in their order. Rows are copied into the table if it has
+the types of its declaration in Arrow; others are staged in a temporary table and cast there, as a sink does.
 
 Only a writer that holds the lock of a table raises its seal, so that what it reads there is valid until it commits. Who
 removes rows locks the extent alone, for one part of the rows after another.
@@ -68,7 +68,7 @@ _PENDING = """
     WHERE dataset_uuid = ANY ($1::text[]::uuid[]) AND scope = $2::text ORDER BY event_id"""
 _NUMBER = """
     UPDATE buffer_tables SET next_commit = next_commit + 1 WHERE dataset_uuid = $1::text::uuid
-    RETURNING next_commit - 1"""
+    RETURNING next_commit - 1, definition::text"""
 _ANNOUNCE = """
     INSERT INTO direct_events (dataset_uuid, scope, task_id, attempt, event)
     SELECT u.dataset_uuid, $2::text, $3::text::uuid, $4::int, u.event::json
@@ -203,10 +203,11 @@ class PostgresTableWriter:
             events = self._locate(run, change, rows, scopes)
             for key in sorted(rows):
                 table = self._tables[key]
-                # From here on nobody else writes the table or raises its seal.
-                ((commit_seq,),) = run(_NUMBER, str(key))
+                # From here on nobody else writes the table, changes its columns or raises its seal.
+                ((commit_seq, definition),) = run(_NUMBER, str(key))
                 extent = self._check_extent(run, table, change)
-                self._replace_rows(run, table, rows[key], change, scopes[key], commit_seq)
+                stored = msgspec.json.decode(definition, type=DirectTable)
+                self._replace_rows(run, table, stored, rows[key], change, scopes[key], commit_seq)
                 self._extend(run, table, change, extent)
             numbers = self._store_events(run, events)
         return [PendingEvent(number, event) for number, event in zip(numbers, events, strict=True)]
@@ -284,6 +285,7 @@ class PostgresTableWriter:
         self,
         run: Run,
         table: DirectTable,
+        stored: DirectTable,
         rows: Sequence[pa.RecordBatch],
         change: RangeReplacement,
         scope_id: int,
@@ -295,7 +297,9 @@ class PostgresTableWriter:
         if not rows:
             return
         kinds = [kind_of(column) for column in table.schema.columns]
-        if all(kind.staged == kind.kept for kind in kinds):
+        # A newer declaration may have widened columns: the binary form of COPY is that of one type alone.
+        types = {column.name: kind_of(column).kept for column in stored.schema.columns}
+        if all(kind.staged == types.get(kind.column.name) for kind in kinds):
             own = OwnValues(table.org_id, self._writer.task_id, scope_id, commit_seq)
             self._connection.ingest(table_name(table.dataset_uuid), [own.join(batch) for batch in rows])
             return
