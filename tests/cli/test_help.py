@@ -2,14 +2,17 @@
 
 import re
 import shlex
+from pathlib import Path
 
 import click
 import duckdb
 import pytest
 from tools.cli_reference import commands_markdown
 
+from tracelake import doc_pages
 from tracelake.catalogue.decode import TRANSFER_COLUMNS
 from tracelake.catalogue.evm_columns import EVM_COLUMNS
+from tracelake.doc_pages import find_page
 from tracelake.processes.main import _COMMANDS, trace
 
 GROUPS = {"dlq", "gc", "outbox", "quota", "udf"}
@@ -52,6 +55,27 @@ def test_examples_are_what_the_command_takes(name: str, monkeypatch: pytest.Monk
 HOURLY_FLOWS = (
     "hour timestamp, token string, standard string, transfers bigint, senders bigint, amount double"  # of the example
 )
+
+
+def test_help_of_an_installed_wheel_says_where_the_pages_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def help_of(name: str) -> str:
+        command = command_of(name)
+        return command.get_help(click.Context(command, parent=whole(), info_name=name))
+
+    note = "docs/ and examples/ are in"
+    assert note not in trace.get_help(whole()) + help_of("logs"), "a clone has them in its root"
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(doc_pages, "_INSTALLED", tmp_path / "docs")
+    assert find_page("logs.md") == tmp_path / "docs/logs.md"
+    for text in (trace.get_help(whole()), help_of("logs"), help_of("udf"), help_of("up")):
+        assert text.endswith(f"\n\n  {note}\n  {tmp_path}")
+    assert note not in help_of("read"), "it names no page"
+
+
+def test_pages_that_help_names_exist() -> None:
+    pages = set(re.findall(r"docs/[\w/-]+\.md", " ".join(commands_markdown().split())))
+    assert len(pages) > 5
+    assert [page for page in pages if not find_page(page.removeprefix("docs/")).is_file()] == []
 
 
 @pytest.mark.parametrize("name", ["plot", "query"])

@@ -23,6 +23,7 @@ from tracelake.demo import DemoError, checks, command, plan, questions, results,
 from tracelake.demo.directory import DemoDirectory
 from tracelake.demo.function_runs import FunctionStory
 from tracelake.demo.functions import FUNCTIONS
+from tracelake.doc_pages import find_page
 from tracelake.settings.home import Home
 from tracelake.wire.datasets import LineageEdge, LineageReply
 from tracelake.wire.query import QueryReply, ResultColumn
@@ -410,7 +411,8 @@ def test_a_machine_without_functions() -> None:
     screen, out = quiet(160)
     told = replace(story(), functions=FunctionStory(problem="the sandbox needs user namespaces"))
     tell.tell(screen.console, CHOSEN, told, found())
-    assert "None ran: the sandbox needs user namespaces. See docs/functions.md.\n" in out.getvalue()
+    said = "".join(out.getvalue().split("\n"))
+    assert f"None ran: the sandbox needs user namespaces. See {find_page('functions.md')}." in said
     assert tell.as_json(CHOSEN, told, found(), None)["functions"]["hostile"] is None
     assert found().right, "a machine that cannot isolate functions is no failure"
 

@@ -79,6 +79,23 @@ def test_the_package_is_that_of_the_wheel(environment: Path, tmp_path: Path) -> 
     assert Path(package).is_relative_to(environment)
     assert Path(examples).is_relative_to(environment)
     assert files_below(Path(examples)) == files_below(ROOT / "examples")
+    assert files_below(Path(package).parent / "docs") == files_below(ROOT / "docs")
+
+
+def test_help_and_messages_lead_to_the_pages_of_the_wheel(environment: Path, tmp_path: Path) -> None:
+    (directory,) = environment.glob("lib/python*/site-packages/tracelake")
+    program = environment / "bin/trace"
+    for arguments in ((), ("logs",), ("up",), ("operators",)):
+        shown = run(program, *arguments, "--help", cwd=tmp_path)
+        assert shown.endswith(f"\n  docs/ and examples/ are in\n  {directory}\n"), arguments
+        pages = [page for page in re.findall(r"docs/[\w/-]+\.md", shown) if not (directory / page).is_file()]
+        assert not pages, "they are there"
+    assert "docs/ and" not in run(program, "read", "--help", cwd=tmp_path), "it names no page"
+    wrong = subprocess.run(
+        [program, "up", "--set", "xyzzy=1"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    (page,) = re.findall(r"; see (\S+)$", wrong.stderr.strip())
+    assert page == str(directory / "docs/reference/settings.md")
 
 
 def files_below(root: Path) -> list[str]:

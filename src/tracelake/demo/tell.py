@@ -22,6 +22,7 @@ from tracelake.demo.live_tables import live_as_json, tell_live
 from tracelake.demo.plan import DAG, DemoPlan
 from tracelake.demo.results import Flow, Results
 from tracelake.demo.watch import Story
+from tracelake.doc_pages import find_page
 from tracelake.settings.home import Home
 
 _TOP = 8
@@ -57,7 +58,8 @@ def tell(console: Console, plan: DemoPlan, story: Story, results: Results) -> No
         show(console, Text(f"{'yes' if check.right else 'NO':>3}  {check.said}", style="" if check.right else "red"))
     _say(console, "\nAsk it yourself: SQL over files and tables (`trace query`)", "bold")
     if not results.answers:
-        _say(console, "This machine cannot isolate queries, so its stack runs no Query Service: see docs/query.md.")
+        page = find_page("query.md")
+        _say(console, f"This machine cannot isolate queries, so its stack runs no Query Service: see {page}.")
     for answer in results.answers:
         _say(console, f"\n{answer.question.text}")
         _say(console, answer.question.sql, "cyan")
@@ -224,7 +226,7 @@ def _lineage(console: Console, results: Results) -> None:
 def _functions(console: Console, story: FunctionStory, results: Results) -> None:
     _say(console, "\nUsers' functions: untrusted code, each run in a sandbox of its own (`trace udf`)", "bold")
     if story.problem is not None:
-        _say(console, f"None ran: {story.problem}. See docs/functions.md.")
+        _say(console, f"None ran: {story.problem}. See {find_page('functions.md')}.")
         return
     rows = {each.name: each.rows for each in results.made}
     table = _table("function", "language", "publishes", "runs", "rows", left=3)

@@ -4,6 +4,7 @@ Subcommands are imported when they are used, so that `trace --help` answers at o
 does not break the others. A failure that a person can correct is one line, without a traceback.
 """
 
+import copy
 import importlib
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import click
 
 from tracelake import __version__
+from tracelake.doc_pages import installed_directory
 from tracelake.errors import TraceError
 
 # Sections of `trace --help`: the name of each command, where it is, and its line.
@@ -101,6 +103,15 @@ _SECTIONS = {
 _COMMANDS = {name: place for commands in _SECTIONS.values() for name, place in commands.items()}
 
 
+def _documentation_note(command: click.Command) -> str | None:
+    """Where the pages are that the help of the command names; None in a clone, which has them in its root."""
+    directory = installed_directory()
+    options = (param.help for param in command.params if isinstance(param, click.Option))
+    if directory is None or not any("docs/" in (text or "") for text in (command.help, *options)):
+        return None
+    return f"\b\ndocs/ and examples/ are in\n{directory}"  # as it is: the path is copied, so no line ends in it
+
+
 class LazyGroup(click.Group):
     """A group that imports a command when it is called."""
 
@@ -113,6 +124,10 @@ class LazyGroup(click.Group):
         module, attribute = _COMMANDS[cmd_name][0].split(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
+        note = _documentation_note(command)
+        if note is not None:
+            command = copy.copy(command)
+            command.epilog = note
         return command
 
     def resolve_command(
@@ -124,6 +139,13 @@ class LazyGroup(click.Group):
             from tracelake.cli.names import suggestion
 
             raise click.UsageError(error.message + suggestion(args[0], _COMMANDS), ctx) from None
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        note = _documentation_note(self)
+        if note is not None:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(note)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         for title, commands in _SECTIONS.items():

@@ -11,6 +11,7 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tracelake.doc_pages import find_page
 from tracelake.settings.home import Home
 from tracelake.settings.kinds import SettingKind
 
@@ -116,7 +117,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _nearest(name: str, names: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the known one that is most like it."""
     close = difflib.get_close_matches(name, list(names), n=1)
-    return f"; did you mean {close[0]}?" if close else "; see docs/reference/settings.md"
+    return f"; did you mean {close[0]}?" if close else f"; see {find_page('reference/settings.md')}"
 
 
 def short(value: object) -> str:

@@ -22,6 +22,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from tracelake.catalogue.context import AttemptLostError, CanceledError, OperatorContext, OperatorResult
+from tracelake.doc_pages import find_page
 from tracelake.ports import FileTransfer
 from tracelake.worker.org_process.launch import OrgProcessConfig
 from tracelake.worker.org_process.process import IDLE, LOST_BESIDE, MEMORY, STOPPING, OrgProcess, ProcessGoneError
@@ -303,4 +304,5 @@ class OrgProcesses:
                 if name not in self._warned:
                     self._warned.add(name)
                     extra = {"limit": name, "reason": reason}
-                    logger.warning("Spark processes of orgs run without a limit: see docs/spark.md", extra=extra)
+                    text = f"Spark processes of orgs run without a limit: see {find_page('spark.md')}"
+                    logger.warning(text, extra=extra)
