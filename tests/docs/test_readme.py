@@ -23,9 +23,18 @@ def test_it_is_read_in_a_minute() -> None:
 
 def test_the_dag_is_that_of_trace_init() -> None:
     code = [line for line in EXAMPLE.read_text().splitlines() if line and not line.startswith("#")]
-    for page in (README, FIRST_DAG):
-        (document,) = blocks(page, "yaml")
-        assert [line for line in document.splitlines() if line] == code
+    (document,) = blocks(FIRST_DAG, "yaml")
+    assert [line for line in document.splitlines() if line] == code
+
+
+def test_the_job_is_that_of_the_file_that_is_linked() -> None:
+    """From `jobs` to the end: everything but the name of the DAG, its defaults and its chain."""
+    code = [line for line in EXAMPLE.read_text().splitlines() if line and not line.startswith("#")]
+    (document,) = blocks(README, "yaml")
+    lines = [line for line in document.splitlines() if line]
+    assert lines == code[code.index("jobs:") :]
+    assert len(lines) <= 13
+    assert f"]({EXAMPLE.relative_to(ROOT)})" in README
 
 
 def test_the_rows_are_those_of_the_page_that_is_run() -> None:
@@ -51,5 +60,8 @@ def test_there_is_one_picture_and_it_shows_the_same_rows() -> None:
 
 
 def test_how_it_is_installed() -> None:
-    assert "make dist && pip install dist/*.whl" in README
+    (commands,) = [block for block in blocks(README, "sh") if "pip install" in block]
+    lines = [line.partition("  ")[0] for line in commands.splitlines()]
+    assert lines[:3] == ["make dist", "python3 -m venv env && . env/bin/activate", "pip install dist/*.whl"]
+    assert "python3 -m venv env && . env/bin/activate\n    pip install dist/tracelake-*.whl\n" in FIRST_DAG
     assert "`make setup` installs into `.venv`" in README
