@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from tracelake.cli import init_project
 from tracelake.cli.init import NOT_EMPTY, ProjectReply
 from tracelake.cli.init_project import DAG_FILE, DirectoryInUseError, project_files, write_project
 from tracelake.dag import json_schema
+from tracelake.doc_pages import find_page
+from tracelake.example_files import RECORDED_CHAIN, find_example
+from tracelake.settings import Settings
 from tracelake.testing import check_document
 from tracelake.wire.base import ErrorBody
 
@@ -39,6 +43,16 @@ def test_a_project(trace: Trace, tmp_path: Path) -> None:
     assert "trace up --detach --set recorded_chain=example" in done.out
     assert f"trace deploy {DAG_FILE}" in done.out
     check_document(directory / DAG_FILE)
+
+
+def test_the_chain_may_be_a_setting_of_the_stack(tmp_path: Path) -> None:
+    """The line that the README of a project shows, as a stack reads it."""
+    write_project(tmp_path / "project")
+    for page in (tmp_path / "project/README.md", find_page("first-dag.md")):
+        (line,) = re.findall(r"^```toml\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+        (tmp_path / "settings.toml").write_text(line)
+        settings = Settings.load({"home": tmp_path}, environ={})
+        assert settings.recorded_chain == find_example(RECORDED_CHAIN), page
 
 
 def test_this_directory(trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
