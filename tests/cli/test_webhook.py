@@ -39,6 +39,11 @@ def test_what_people_see(api: FakeApi, trace: Trace) -> None:
     assert [call.method for call in api.calls] == ["GET"]
 
 
+def test_a_stack_that_the_cas_of_the_machine_verify_needs_no_file() -> None:
+    assert "curl --cacert /ca.pem --header" in example("https://x", "/ca.pem", reply())[-1]
+    assert "curl --header" in example("https://x", "", reply())[-1]
+
+
 def test_rotating_names_the_rotation_that_was_seen(api: FakeApi, trace: Trace) -> None:
     api.answers[f"GET {WHERE}"] = reply()
     api.answers[f"POST {WHERE}/rotate"] = reply(2, "new")

@@ -43,6 +43,15 @@ def test_a_context_is_private_and_found(store: ContextStore, tmp_path: Path) -> 
     assert store.read("lab") == saved
 
 
+def test_a_context_without_a_certificate_trusts_the_cas_of_the_machine(store: ContextStore) -> None:
+    save(store, "lab")
+    context = SavedContext(name="lab", public_url="https://lab:1", ca_file="", token_file="")
+    saved = store.save(context, None, "secret")
+    assert saved.ca_file == find_stack().ca_file == ""
+    assert list(store.directory.rglob("*.pem")) == [], "that of the login before is gone"
+    assert Path(find_stack().user_token_file).read_text() == "secret\n"
+
+
 def test_another_login_replaces_the_old_one_and_leaves_no_token_behind(store: ContextStore) -> None:
     save(store, "lab", "old")
     save(store, "lab", "new")

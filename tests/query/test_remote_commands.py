@@ -18,6 +18,7 @@ from tests.query.support import FILES, ServiceHarness
 from tests.routing.support import Flow
 from tracelake.client import query
 from tracelake.client.contexts import ContextStore
+from tracelake.client.python_client import Client
 from tracelake.client.stack import CONTEXT_VARIABLE, HOME_VARIABLE, find_stack
 
 LARGE = "SELECT a.block_number AS n FROM blocks a, blocks b, blocks c, blocks d ORDER BY 1"
@@ -240,6 +241,28 @@ def test_the_environment_and_options_choose_the_stack(trace: Trace, monkeypatch:
     assert ran(trace, "dags"), "the token of a context is its own"
     ran(trace, "context", "remove", "lab")
     assert ContextStore.default().names() == []
+
+
+def test_the_cas_of_the_machine_do_without_a_file(
+    laptop: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = run_trace(monkeypatch, capsys)
+    login = ("login", laptop["url"], "--token", "me.token", "--name", "lab")
+    refused = trace(*login)
+    assert refused.status == 1
+    assert "its certificate is not of a CA that this machine trusts" in refused.err
+    assert refused.err.endswith("or name the CA certificate of the stack with --ca\n")
+    assert not (Path(laptop["home"]) / ".config").exists()
+    with monkeypatch.context() as machine:
+        machine.setenv("SSL_CERT_FILE", str(Path("ca.pem").absolute()))
+        assert ran(trace, *login)
+        assert "blocks" in ran(trace, "datasets").out
+        assert ran(trace, "query", "SELECT count(*) FROM blocks")
+        ran(trace, "read", "blocks", "--output", "blocks.csv")
+        with Client(laptop["url"], token_file="me.token") as client:
+            assert "blocks" in [dataset.name for dataset in client.datasets()]
+            assert client.query("SELECT 1 AS one").to_arrow().num_rows == 1
+    assert trace("datasets").status == 1, "which verify every call"
 
 
 def test_a_login_that_fails_keeps_nothing(

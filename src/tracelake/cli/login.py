@@ -30,16 +30,24 @@ _file = click.Path(path_type=Path, exists=True, dir_okay=False, readable=True)
 
 @click.command()
 @click.argument("url")
-@click.option("--ca", "ca_file", type=_file, required=True, help="The CA certificate of the stack (its `tls/ca.pem`).")
+@click.option(
+    "--ca",
+    "ca_file",
+    type=_file,
+    help="The CA certificate of the stack, its `tls/ca.pem` (else this machine's CAs).",
+)
 @click.option("--token", "token_file", type=_file, required=True, help="A file that holds your token.")
 @click.option("--name", help="The name of the context (default: the host of URL).")
 @json_option
-def command(url: str, ca_file: Path, token_file: Path, name: str | None, as_json: bool) -> None:
+def command(url: str, ca_file: Path | None, token_file: Path, name: str | None, as_json: bool) -> None:
     """Connect to a stack of another machine, and use it from now on.
 
-    URL is the public address of the stack, like https://trace.example.org:8443. The certificate and the token are
-    verified by a call; then copies of both are kept as a context in ~/.config/trace (or below XDG_CONFIG_HOME), which
-    only you can read. Logging in again with the same name replaces the context, as for a new token.
+    URL is the public address of the stack, like https://trace.example.org:8443. A stack has a CA of its own, which --ca
+    names. Leave it out if a proxy in front of the stack has a certificate of a CA that this machine trusts.
+
+    The certificate and the token are verified by a call; then copies of both are kept as a context in ~/.config/trace
+    (or below XDG_CONFIG_HOME), which only you can read. Logging in again with the same name replaces the context, as
+    for a new token.
 
     Which stack a command uses, the first that is given: --home or --context; TRACE_CONTEXT; TRACE_HOME; the current
     context; the stack in ~/.trace.
@@ -48,6 +56,7 @@ def command(url: str, ca_file: Path, token_file: Path, name: str | None, as_json
     Examples:
       trace login https://trace.example.org:8443 --ca ca.pem --token bob.token
       trace login https://10.0.0.5:8443 --ca ca.pem --token bob.token --name lab
+      trace login https://trace.example.org --token bob.token
     """
     session = Session(as_json=as_json)
     url = url.rstrip("/")
@@ -55,7 +64,8 @@ def command(url: str, ca_file: Path, token_file: Path, name: str | None, as_json
     name = _NOT_A_NAME.sub("-", host).strip("-._") if name is None else name
     if not is_context_name(name):
         raise click.BadParameter(f"expected {NAME_RULE}, and not {LOCAL!r}; received {name!r}", param_hint="--name")
-    certificate, token = _read(ca_file), _read(token_file).decode("ascii", "replace").strip()
+    certificate = None if ca_file is None else _read(ca_file)
+    token = _read(token_file).decode("ascii", "replace").strip()
     if not _TOKEN.fullmatch(token):
         raise click.BadParameter(
             f"{token_file} holds no token: expected one line of visible characters", param_hint="--token"
@@ -181,9 +191,9 @@ def show(name: str | None, as_json: bool) -> None:
     session.show(fields([(key, clean(_text(value))) for key, value in row.items()]))
 
 
-async def _ask(url: str, ca_file: Path, token: str) -> WhoAmI:
+async def _ask(url: str, ca_file: Path | None, token: str) -> WhoAmI:
     try:
-        http = HttpClient(url, ca_file, connect_timeout=_CONNECT_SECONDS)
+        http = HttpClient(url, ca_file or "", connect_timeout=_CONNECT_SECONDS)
     except ValueError:
         raise click.BadParameter(f"expected https://host[:port]; received {url!r}", param_hint="URL") from None
     except OSError:
@@ -192,9 +202,12 @@ async def _ask(url: str, ca_file: Path, token: str) -> WhoAmI:
     try:
         return await client.call(routes.WHOAMI)
     except DispatcherUnavailableError as error:
+        issuer, next_step = f"of {ca_file}", "check the address and the certificate"
+        if ca_file is None:
+            issuer = "of a CA that this machine trusts"
+            next_step = "check the address, or name the CA certificate of the stack with --ca"
         raise NoStackError(
-            f"{url} does not answer, or its certificate is not of {ca_file} ({error.message}); "
-            "check the address and the certificate"
+            f"{url} does not answer, or its certificate is not {issuer} ({error.message}); {next_step}"
         ) from None
     finally:
         await client.close()

@@ -39,7 +39,7 @@ def command(session: Session, target: str, rotate: bool) -> None:
     dag, job, reply = session.run(lambda client: _ask(client, target, rotate=rotate))
     stack = session.stack
     url = f"{stack.public_url_for_others}/v1/webhooks/{reply.path}"
-    session.answer(msgspec.to_builtins(reply) | {"url": url, "ca_file": stack.ca_file})
+    session.answer(msgspec.to_builtins(reply) | {"url": url, "ca_file": stack.ca_file or None})
     rows = [("webhook", f"{dag}/{job}"), ("path", reply.path), ("url", url), ("secret", reply.secret)]
     if reply.previous_until is not None:
         rows.append(("old secret valid until", moment(reply.previous_until)))
@@ -67,9 +67,10 @@ async def _ask(client: UserClient, target: str, *, rotate: bool) -> tuple[str, s
 
 def example(url: str, ca_file: str, reply: WebhookReply) -> list[str]:
     """The lines of a delivery for a shell with `openssl` and `curl`; each run is a new delivery."""
+    ca_option = f"--cacert {shlex.quote(ca_file)} " if ca_file else ""
     return [
         f"secret={shlex.quote(reply.secret)} body={shlex.quote(_BODY)} t=$(date +%s); id=example-$t-$$",
         'signature=$(printf %s "$t.$id.$body" | openssl dgst -sha256 -hmac "$secret" -r | cut -d" " -f1)',
-        f'curl --cacert {shlex.quote(ca_file)} --header "{reply.delivery_header}: $id" '
+        f'curl {ca_option}--header "{reply.delivery_header}: $id" '
         f'--header "{reply.signature_header}: t=$t,v1=$signature" --data-binary "$body" {shlex.quote(url)}',
     ]

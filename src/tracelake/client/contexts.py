@@ -3,7 +3,7 @@
 `trace login` writes them below `$XDG_CONFIG_HOME/trace` (else `~/.config/trace`), 0700, with files of 0600:
 
     contexts/NAME.json                where the stack is, and the names of the next two files
-    contexts/NAME-<random>.pem        the CA certificate
+    contexts/NAME-<random>.pem        the CA certificate, if `trace login` was given one
     contexts/NAME-<random>.token      the token
     current                           the name of the current context
 
@@ -44,7 +44,7 @@ class SavedContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     name: str
     public_url: str
     ca_file: str
-    """Relative to the directory of the store, as `token_file`."""
+    """Relative to the directory of the store, as `token_file`. Empty: the CAs of the machine."""
     token_file: str
     query_url: str | None = None
     """The Query Service, as the stack described it at login; None: it had none."""
@@ -99,13 +99,15 @@ class ContextStore:
         names = ", ".join(self.names()) or "none"
         raise ContextError(f"there is no context {name!r} (there are: {names}); `trace login` makes one")
 
-    def save(self, context: SavedContext, certificate: bytes, token: str) -> SavedContext:
+    def save(self, context: SavedContext, certificate: bytes | None, token: str) -> SavedContext:
         """Writes the context with copies of its certificate and its token, and makes it the current one. The names of
-        the files in `context` are chosen here."""
+        the files in `context` are chosen here. `certificate`: None for the CAs of the machine."""
         with self._lock():
             stem = f"contexts/{context.name}-{secrets.token_hex(8)}"
-            saved = msgspec.structs.replace(context, ca_file=f"{stem}.pem", token_file=f"{stem}.token")
-            write_private(self.directory / saved.ca_file, certificate)
+            ca_file = "" if certificate is None else f"{stem}.pem"
+            saved = msgspec.structs.replace(context, ca_file=ca_file, token_file=f"{stem}.token")
+            if certificate is not None:
+                write_private(self.directory / ca_file, certificate)
             write_private(self.directory / saved.token_file, f"{token}\n")
             document = msgspec.json.format(msgspec.json.encode(saved), indent=2)
             write_private(self._file(context.name), document + b"\n")

@@ -23,7 +23,8 @@ Headers = Sequence[tuple[str, str]]
 
 
 class HttpClient:
-    """One instance serves one event loop. Raises OSError at once if the CA file cannot be read."""
+    """One instance serves one event loop. Raises OSError at once if the CA file cannot be read. An empty `ca_file`
+    stands for the CAs of the machine."""
 
     def __init__(
         self,

@@ -61,6 +61,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     task_url: str | None = None
     internal_url: str | None = None
     ca_file: str
+    """Empty: the CAs of the machine verify the addresses."""
     worker_token_file: str | None = None
     service_token_file: str | None = None
     admin_token_file: str | None = None
@@ -166,7 +167,7 @@ def _find_remote(name: str) -> Stack:
         raise NoStackError(str(error)) from None
     return Stack(
         public_url=saved.public_url,
-        ca_file=str(store.directory / saved.ca_file),
+        ca_file=str(store.directory / saved.ca_file) if saved.ca_file else "",
         query_url=saved.query_url,
         context=saved.name,
         token_file=str(store.directory / saved.token_file),
