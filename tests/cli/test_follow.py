@@ -234,8 +234,8 @@ def test_each_task_is_followed_until_it_is_finished(
     work.put(task_row(1, **RUNNING))
     shown = trace("tasks", "--follow", "--json", "--job", "pools/prices")
     assert told(shown) == [
-        (2, "made"), (3, "made"),
-        (4, "made"), (4, "claimed"), (4, "completed"), (2, "claimed"),
+        (2, "created"), (3, "created"),
+        (4, "created"), (4, "claimed"), (4, "completed"), (2, "claimed"),
         (2, "retrying"), (3, "claimed"),
         (2, "queued"),
         (2, "claimed"), (3, "completed"),
@@ -291,23 +291,23 @@ def test_people_get_a_line_for_each_change(trace: Trace, api: FakeApi, monkeypat
     Work(api, monkeypatch, *steps)
     shown = trace("tasks", "--follow")
     assert shown.err == "Following; Ctrl-C ends it.\n"
-    made, claimed, retrying, another = shown.out.splitlines()
-    assert made == (
-        f"{EARLIER:%H:%M:%S}Z  made       pools/prices  1000-1999  {uuid(2)}  waits for a concurrency limit"
+    created, claimed, retrying, another = shown.out.splitlines()
+    assert created == (
+        f"{EARLIER:%H:%M:%S}Z  created    pools/prices  1000-1999  {uuid(2)}  waits for a concurrency limit"
     )
     assert claimed == f"{LATER:%H:%M:%S}Z  claimed    pools/prices  1000-1999  {uuid(2)}  attempt 1/5"
     assert retrying == (
         f"{NOW:%H:%M:%S}Z  retrying   pools/prices  1000-1999  {uuid(2)}  "
         "attempt 1/5  next attempt in 30s  no such block"
     )
-    assert "made" in another
+    assert "created" in another
 
 
 def test_since_tells_what_was_made_before_too(trace: Trace, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(api, monkeypatch, put())
     work.put(task_row(1, **DONE))
     assert told(trace("tasks", "--follow", "--json", "--since", "1h")) == [
-        (1, "made"),
+        (1, "created"),
         (1, "claimed"),
         (1, "completed"),
     ]

@@ -114,6 +114,13 @@ def test_rows_beyond_the_limit_are_mentioned(trace: Trace) -> None:
         assert len(ended.out.splitlines()) == 2 + int(note[1]), options
 
 
+def test_a_range_without_units_has_no_rows(trace: Trace) -> None:
+    read = ("read", "blocks", "--token-file", "reader.token", "--range", "20-29")
+    assert blocks(trace, "--range", "20-29") == []
+    ended = trace(*read)
+    assert (ended.status, ended.out) == (0, "No unit of blocks covers this range.\n")
+
+
 def test_windows_of_time_are_read_by_their_dates(trace: Trace, flow: Flow) -> None:
     read = ("read", "blocks", "--token-file", "reader.token")
     ended = trace(*read, "--range", "1970-01-01")

@@ -137,7 +137,7 @@ def test_commands(
     assert "1 gap: unit 20-39 of w/blocks was skipped" in trace("why", "blocks", columns=200).out
     note = "1 gap: unit 20-39 of w/blocks was skipped.\n"
     read = trace("read", "blocks", "--range", "20-39")
-    assert (read.out, read.err, read.status) == ("No unit of it is there.\n", note, 0)
+    assert (read.out, read.err, read.status) == ("No unit of blocks covers this range.\n", note, 0)
     read = trace("read", "blocks", "--range", "40-59")
     assert (read.out, read.err, read.status) == ("It has no rows.\n", "", 0), "computed and empty is no gap"
     written = trace("read", "blocks", "--output", str(tmp_path / "rows.jsonl"), "--json")

@@ -57,8 +57,8 @@ def command(
 ) -> None:
     """List the checks of all datasets, or show those of DATASET with their newest results.
 
-    A unit fails a check if its newest result is that. `warned` is a check of severity `warn` that failed: its rows are
-    committed all the same.
+    A unit fails a check if its newest result is a failure. `warned` is a check of severity `warn` that failed: its rows
+    are committed all the same.
 
     \b
     Examples:

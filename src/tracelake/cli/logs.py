@@ -59,9 +59,9 @@ def command(
     `postgres-state`, `postgres-data`, `object-store` (`trace status` lists them). Logs of parts are files on the
     machine of the stack; the others can be read from anywhere.
 
-    The log of an attempt has the lines of its worker, of its operator and of Spark, those that can be told to be of
-    this attempt; of a user's function, what it printed. The last 256 KB are kept, for 14 days unless the stack says
-    otherwise (`log_retention_days`). docs/logs.md says which lines belong to an attempt.
+    The log of an attempt has lines of its worker, of its operator and of Spark: only lines known to belong to this
+    attempt. The log of a user's function is what it printed. The last 256 KB are kept, for 14 days unless the stack
+    says otherwise (`log_retention_days`). docs/logs.md says which lines belong to an attempt.
 
     \b
     Examples:

@@ -90,8 +90,8 @@ def command(
 
     Bytes, such as addresses and hashes, are shown and written as 0x..., but stay bytes in .parquet and .arrow, unless
     --hex is given. Numbers keep all their digits: in .json and .jsonl, decimals and integers beyond 2^53 are text.
-    The file of --output is readable by you alone (mode 0600), replaces none without --force, and appears when it is
-    whole; links, devices and pipes are refused.
+    The file of --output is readable by you alone (mode 0600), replaces no file without --force, and appears when it
+    is whole; links, devices and pipes are refused.
 
     A buffered dataset is a table: its newest rows come first, it takes no --range, and 256-bit numbers and json are
     text. Its rows are counted up to 100,000; those of files are counted by the tasks that wrote them.
@@ -147,9 +147,14 @@ def command(
     tell_gaps(gaps)
     tell_open_work(open_work)
     if not isinstance(rows, int):
-        page = rows.slice(0, limit)
+        is_cut = rows.num_rows > limit
+        page = rows.slice(0, limit) if is_cut else rows
         total = None if blocks is not None else _total(detail, page)
-        _show(session, page, total, more=rows.num_rows > limit, wide=wide)
+        _show(session, page, total, more=is_cut, wide=wide)
+        # A unit without rows has a file with its columns.
+        if not page.num_rows:
+            is_covered = blocks is None or page.num_columns > 0
+            session.say("It has no rows." if is_covered else f"No unit of {dataset} covers this range.")
     elif output != _STDOUT:
         session.answer({"file": str(output), "rows": rows, "gaps": gaps})
         session.say(f"{rows:,} rows in {output}.")
@@ -266,12 +271,8 @@ def _total(detail: DatasetDetail | None, table: pa.Table) -> int | None:
 def _show(session: Session, table: pa.Table, total: int | None, *, more: bool, wide: bool) -> None:
     names = unique_names(table.column_names)
     session.answer([dict(zip(names, row, strict=True)) for row in encode_rows(table, _ANY_SIZE)])
-    if not table.num_rows:
-        # A unit without rows has a file with its columns.
-        computed = table.num_columns > 0
-        session.say("It has no rows." if computed else "No unit of it is there.")
-        return
-    show_rows(session, table, total, more=more, wide=wide)
+    if table.num_rows:
+        show_rows(session, table, total, more=more, wide=wide)
 
 
 @dataclass(slots=True)

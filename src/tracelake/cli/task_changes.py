@@ -13,9 +13,9 @@ from tracelake.wire.tasks import TaskRow
 
 _ERROR_LENGTH = 200
 
-Change = Literal["made", "claimed", "stopping", "queued", "retrying", "completed", "failed", "skipped", "canceled"]
+Change = Literal["created", "claimed", "stopping", "queued", "retrying", "completed", "failed", "skipped", "canceled"]
 STATUS: dict[Change, str] = {
-    "made": "Queued",
+    "created": "Queued",
     "queued": "Queued",
     "claimed": "Running",
     "stopping": "Running",
@@ -58,7 +58,7 @@ def changes(before: TaskRow | None, task: TaskRow) -> Iterator[TaskAction]:
     """The changes between two reads of a task, in order, as far as its row tells."""
     now = words.current_time()
     if before is None:
-        yield TaskAction(at=task.created_at, change="made", task=task)
+        yield TaskAction(at=task.created_at, change="created", task=task)
     if task.claimed_at is not None and task.attempt > (0 if before is None else before.attempt):
         yield TaskAction(at=task.claimed_at, change="claimed", task=task)
     if task.status == "Running":
@@ -104,7 +104,7 @@ def change_line(change: TaskAction) -> Text:
         line.append(f"  attempt {attempt}", style="dim")
     if change.change == "retrying":
         line.append(f"  next attempt {ago(task.next_retry_at)}", style="dim")
-    if change.change in ("made", "queued") and task.held:
+    if change.change in ("created", "queued") and task.held:
         line.append("  waits for a concurrency limit", style="yellow")
     if change.change in ("retrying", "failed") and task.error:
         line.append(f"  {shortened(task.error, _ERROR_LENGTH)}", style="red")

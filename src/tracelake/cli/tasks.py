@@ -81,11 +81,11 @@ def command(
 
     With --watch running tasks come first, below a line that counts the tasks of active versions.
 
-    With --follow a line is printed for each task created from now on, and for each of its changes: made (created),
-    claimed, retrying, queued, completed, failed, canceled. --status selects changes to that state. Open and failed
-    tasks that exist already are followed too, the newest 500 of each state; with --since, tasks created since then are
-    printed first. A service may create a task under an id of its own (POST /internal/tasks with a task_id); ids begin
-    with a time, and a task whose id looks old is not printed.
+    With --follow a line is printed for each task created from now on, and for each of its changes: created, claimed,
+    retrying, queued, completed, failed, canceled. --status selects changes to that state. Open and failed tasks that
+    exist already are followed too, the newest 500 of each state; with --since, tasks created since then are printed
+    first. A service may create a task under an id of its own (POST /internal/tasks with a task_id); ids begin with a
+    time, and a task whose id looks old is not printed.
 
     \b
     Examples:

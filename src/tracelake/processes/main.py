@@ -57,7 +57,7 @@ _SECTIONS = {
     },
     "Data": {
         "datasets": ("tracelake.cli.datasets:command", "List the datasets, or show one."),
-        "checks": ("tracelake.cli.checks:command", "Show the checks of datasets and what came of them."),
+        "checks": ("tracelake.cli.checks:command", "Show the checks of datasets and their results."),
         "query": ("tracelake.cli.query:command", "Query datasets with SQL."),
         "plot": ("tracelake.cli.plot:command", "Draw a chart of a query, on the terminal or in a file."),
         "read": ("tracelake.cli.read:command", "Show rows of a dataset, or write them to a file."),

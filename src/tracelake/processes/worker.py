@@ -217,7 +217,7 @@ def command(home: Path | None, worker_slots: int | None, worker_runtime: str | N
     """Run one worker process.
 
     `trace up` starts and supervises some; any number may be added by hand on the same home. On SIGTERM it finishes
-    what runs, and after ten seconds hands the rest to whoever is there; sources it hands over at once.
+    what runs, and after ten seconds hands the rest to other workers; sources it hands over at once.
     """
     settings = Settings.load({"home": home, "worker_slots": worker_slots, "worker_runtime": worker_runtime})
     logs.clean_prints()
