@@ -26,6 +26,21 @@ def test_readers_see_files_up_to_the_boundary_of_their_claim(live: LiveFlow) -> 
     assert live.look(late_id, late, 15, 25) == (["b", "c"], 29)
 
 
+def test_jobs_that_write_files_are_told_that_there_is_a_table(live: LiveFlow) -> None:
+    live.begin()
+    live.append(20, 44)
+    outputs = {
+        "compact": live.claim(live.seal(20, 29))["task"]["outputs"],
+        "copy": live.claim(live.task_of("copy", 20, 44))["task"]["outputs"],
+        "head": live.lease["task"]["outputs"],
+    }
+    assert {job: output["storage"].get("live") for job, (output, *_) in outputs.items()} == {
+        "compact": True,
+        "copy": None,
+        "head": None,
+    }
+
+
 def test_files_that_are_committed_out_of_order_wait_for_those_before_them(live: LiveFlow) -> None:
     live.begin()
     live.append(20, 60)

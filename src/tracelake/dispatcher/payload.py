@@ -73,5 +73,6 @@ def _output(output: Output, task: Task, job: Job, layout: Layout) -> TaskOutput:
             write_prefix=where if kind is Storage.S3 else None,
             location=where if kind is Storage.POSTGRES else None,
             buffer_prefix=where if kind is Storage.BUFFERED else None,
+            live=kind is Storage.S3 and output.dataset.storage is Storage.LIVE,
         ),
     )

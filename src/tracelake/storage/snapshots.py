@@ -34,6 +34,7 @@ from tracelake.model.buffered import patient, quoted, shown_rows, table_name
 from tracelake.model.dag import Column, ColumnType, Schema
 from tracelake.ports.direct_tables import TableExtent
 from tracelake.storage.nested_values import decode_nested, nested_arrow_type
+from tracelake.storage.table_marks import read_mark
 from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import CursorRange, PayloadInput
 
@@ -268,6 +269,10 @@ class Snapshot:
         """Of the table of a live dataset."""
         extents = self._ask(_EXTENT, str(dataset_uuid))
         return TableExtent(*extents[0]) if extents else TableExtent()
+
+    def read_mark(self, dataset_uuid: UUID, position: int) -> bytes | None:
+        """What the table of a live dataset keeps of a position, such as the hash of a block; None if nothing."""
+        return read_mark(self._ask, dataset_uuid, position)
 
     def check_boundary(self, dataset_uuid: UUID, boundary: int | None) -> None:
         """Raises BoundaryMovedError if the table of a live dataset lacks rows above this boundary, which are in files

@@ -169,6 +169,8 @@ class StorageOut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     write_prefix: str | None = None
     location: str | None = None
     buffer_prefix: str | None = None
+    live: bool = False
+    """Whether the files are those of a live dataset, which has a table as well."""
 
 
 class TaskOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

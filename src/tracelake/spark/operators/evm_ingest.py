@@ -1,8 +1,8 @@
 """evm_ingest: a range of blocks from JSON-RPC to `blocks`, `transactions` and `logs`.
 
 Spark's tasks read chunks of the range by themselves and write the files; the driver gets rows of the manifest. It looks
-whether the chunks are of one chain (each begins where the one before it ends) and commits, or fails for another attempt
-with nothing committed.
+whether the chunks are of one chain (each begins where the one before it ends), which goes on in the table of a live
+dataset, and commits, or fails for another attempt with nothing committed.
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,7 @@ from tracelake.spark.evm.log_filter import LogSelection
 from tracelake.spark.evm.node import RpcOptions
 from tracelake.spark.evm.node_pool import RpcPool, head_of
 from tracelake.spark.evm.read_options import ReadOptions
+from tracelake.spark.evm.table_joints import check_joints
 from tracelake.spark.evm.tables import schema_of
 from tracelake.spark.sizes import session_for_small
 from tracelake.spark.work import SparkWork
@@ -57,6 +58,8 @@ def run(work: SparkWork) -> OperatorResult:
     work.stop_if_canceled()
     _check_rows(rows, chunks)
     rows.sort(key=lambda row: row.first)
+    if "blocks" in outputs:
+        check_joints(work, outputs["blocks"], {first - 1: rows[0].first_parent, last: rows[-1].last_hash})
     for table, index in outputs.items():
         files = [
             WrittenFile(ObjectMeta(row.uri, row["size"], row.etag, row.sha256), row["rows"])
