@@ -72,6 +72,7 @@ SYSTEM = (
 LONG = (
     *("spark/*", "storm/*", "stack/*", "runbooks/*", "faults/*", "backpressure/test_random_pressure.py"),
     *("*/test_*machine.py", "deploy/test_nothing_is_lost.py", "model/test_transitions.py"),
+    "follower/test_stored_chains.py",
 )
 """Files with tests of many seconds. They begin first, so that no process is left alone with one at the end."""
 

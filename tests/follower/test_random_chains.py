@@ -28,8 +28,8 @@ from tracelake.follower.pace import PollPace
 from tracelake.follower.store import HotStoreUnavailableError
 from tracelake.wire.units import EventIn
 
-CHAINS = 200
-PARTS = 8
+CHAINS = 100
+PARTS = 4
 
 
 class EventReader:

@@ -6,7 +6,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 APART = (
     *("runbooks/test_re*.py", "stack/*", "faults/*", "storm/*", "sink/test_crashes.py", "http/test_schemathesis.py"),
-    "*/test_crash_points.py",
+    *("*/test_crash_points.py", "follower/test_stored_chains.py"),
 )
 """Files whose tests share nothing that is worth a wait: any process may take any of them."""
 
