@@ -99,12 +99,14 @@ def test_answers_that_are_none(
 
 
 class Clock:
-    """Seconds pass when a byte is sent, not by themselves."""
+    """Seconds pass when a byte is sent, not by themselves. `reads` lets one be sent each time somebody looks at it."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.reads = threading.Semaphore(0)
 
     def __call__(self) -> float:
+        self.reads.release()
         return self.now
 
 
@@ -116,6 +118,9 @@ def test_an_answer_that_drips(server: FeedServer, hosts: FeedHosts, part: bytes)
     def drip(connection: socket.socket) -> None:
         connection.sendall(part)
         for _ in range(5000):
+            while not clock.reads.acquire(timeout=0.1):
+                if server.stopped.is_set():
+                    return
             clock.now += 1.0
             connection.sendall(b"x")
 
