@@ -19,7 +19,7 @@ from tracelake.catalogue.context import CanceledError, OperatorContext
 from tracelake.spark.evm.tables import schema_of
 from tracelake.wire.head_progress import HeadProgress
 from tracelake.wire.units import EventIn, TaskOutput
-from tracelake.worker.block_follower import follow_blocks
+from tracelake.worker.block_follower import ClosableStore, follow_blocks
 
 TABLES = tuple(OUTPUTS)
 
@@ -106,7 +106,7 @@ class Source:
         with pytest.raises(CanceledError):
             self.run(cancel)
 
-    def _open(self, context: OperatorContext, outputs: object) -> "ClosedStore":
+    def _open(self, context: OperatorContext, outputs: object) -> ClosableStore:
         return ClosedStore(self.tables, context.attempt, lambda point: self.fault(point))
 
     def _emit(self, events: Sequence[EventIn]) -> None:
@@ -115,6 +115,10 @@ class Source:
     @property
     def newest(self) -> int:
         return max(self.tables.links, default=-1)
+
+    def is_stored(self, number: int, block_hash: str) -> bool:
+        link = self.tables.links.get(number)
+        return link is not None and link.hash == block_hash
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         by_block = self.tables.rows[table]

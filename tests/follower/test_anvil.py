@@ -2,13 +2,19 @@
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.follower.anvil import CHAIN_ID, Anvil, find_anvil, running_anvil
+from tests.follower.coverage import BANDS
 from tests.follower.running_source import RunningSource
+from tests.follower.stored_source import StoredSource
+from tests.follower.world import DEEPEST
 from tests.spark.evm.support import expected
+from tests.support.postgres import TestCluster
+from tests.support.shared_types import shared_types
 from tracelake.demo.chain.recording import RecordedBlock
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -17,7 +23,10 @@ TOPIC = "11" * 32
 # It emits a log with 32 zero bytes whenever it is called: PUSH32 topic, PUSH1 32, PUSH1 0, LOG1, STOP. Before it, what
 # copies it: 39 bytes from place 11 on.
 CONTRACT = "0x" + "602780600b6000396000f3" + "7f" + TOPIC + "60206000a100"
-ROUNDS, DEEPEST = 25, 12
+ROUNDS, NEAR = 25, 12
+"""On tables in memory: how many changes of the chain, and how deep."""
+CRASHES = 0.1
+"""On stored tables: how likely the follower is gone at each point of a write."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +45,7 @@ class AnvilChain:
         name = self._send(data=CONTRACT, gas="0x30d40")
         node.call("evm_mine")
         self.contract: str = node.call("eth_getTransactionReceipt", name)["contractAddress"]
-        node.call("anvil_mine", hex(DEEPEST))  # what follows never reaches the contract itself
+        node.call("anvil_mine", hex(DEEPEST))  # no reorganisation reaches the contract itself
 
     def grow(self) -> None:
         for _ in range(self.rng.randrange(1, 4)):
@@ -47,11 +56,13 @@ class AnvilChain:
                     self._send(to=self.other, value=hex(self.rng.randrange(1000)), gas="0x5208")
             self.node.call("evm_mine")
 
-    def reorganise(self) -> int:
-        """The same number of other blocks, one of them with a new transaction."""
-        depth = self.rng.randrange(1, DEEPEST + 1)
+    def reorganise(self, depth: int | None = None) -> int:
+        """The same number of other blocks, the first of them with a transaction that was never there, and another one.
+        Blocks without one would be the same again."""
+        depth = depth or self.rng.randrange(1, NEAR + 1)
         call = {"from": self.other, "to": self.contract, "gas": "0x186a0"}
-        self.node.call("anvil_reorg", depth, [[call, self.rng.randrange(depth)]])
+        first = {**call, "value": hex(self.rng.randrange(1, 10**9))}
+        self.node.call("anvil_reorg", depth, [[first, 0], [call, self.rng.randrange(depth)]])
         return depth
 
     def _send(self, **fields: str) -> str:
@@ -103,12 +114,42 @@ def test_tables_are_those_of_the_node_after_its_reorganisations(
         assert source.rows(table) == wanted[table]
 
 
+@pytest.mark.parametrize("manner", ["polled", "subscribed"])
+def test_stored_tables_are_those_of_the_node_through_deep_reorganisations_and_crashes(
+    anvil: Anvil, cluster: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manner: str
+) -> None:
+    """To all depths that need no repair."""
+    monkeypatch.setenv("TRACE_RPC_DEFAULT", anvil.http if manner == "polled" else f"{anvil.http},{anvil.ws}")
+    rng = random.Random(f"stored {manner}")
+    chain = AnvilChain(anvil, rng)
+    depths = [*(rng.randint(first, last) for first, last in BANDS * 2), DEEPEST]
+    rng.shuffle(depths)
+    config = {"chain_id": CHAIN_ID, "finality_depth_blocks": DEEPEST, "unit_blocks": 10, "batch_blocks": 20}
+    pace = {"poll_min_seconds": 0.05, "poll_max_seconds": 0.1}
+    crashing = random.Random(f"crashes {manner}")
+    source = StoredSource(cluster.fresh("data"), tmp_path, crashing, CRASHES, **config, **pace)
+    with shared_types(), source:
+        wait_for_head(source, anvil)
+        for depth in depths:
+            chain.grow()
+            wait_for_head(source, anvil)
+            chain.reorganise(depth)
+            if rng.random() < 0.5:
+                chain.grow()
+                chain.reorganise(rng.randint(1, depth))  # perhaps before the first was seen
+        wait_for_head(source, anvil)
+        rewrites = source.stored.record
+        assert set(depths) <= set(rewrites.depths)
+        assert len(source.crashes) >= len(depths) / 2
+        first = rewrites.first
+        assert first is not None
+        wanted = expected(chain.blocks()[first:], CHAIN_ID)
+        assert wanted["logs"]
+        for table in source.config.tables:
+            assert source.rows(table) == wanted[table]
+
+
 def wait_for_head(source: RunningSource, node: Anvil) -> None:
     head = node.head()
     number, name = int(head["number"], 16), head["hash"]
-
-    def is_stored() -> bool:
-        link = source.tables.links.get(number)
-        return link is not None and link.hash == name
-
-    source.wait_until(is_stored, f"the head {number} did not come")
+    source.wait_until(lambda: source.is_stored(number, name), f"the head {number} did not come")
