@@ -77,13 +77,51 @@ publish:
 """
 
 
-@pytest.fixture
+WINDOWS = """\
+name: hours
+defaults: {{ runtime: ecs_platform }}
+jobs:
+  - {{ name: tick, activation: source, source: {{ kind: cron, schedule: "* * * * * *" }} }}
+  - name: rates
+    activation: reactive
+    operator: http_fetch
+    inputs: [{{ from: {{ job: tick }} }}]
+    config:
+      url: "{url}/rates?end={{end}}"
+      columns: {{ rate: int64, at: {{ path: "@end", type: timestamp, unit: seconds }} }}
+  - {{ name: hook, activation: source, source: {{ kind: webhook, webhook_path: hours/orders, unit: delivery }} }}
+  - name: orders
+    activation: reactive
+    operator: webhook_rows
+    inputs: [{{ from: {{ job: hook }} }}]
+    config: {{ columns: {{ amount: int64, at: {{ path: "@received_at", type: timestamp }} }} }}
+  - name: hourly_rates
+    activation: reactive
+    operator: spark_sql
+    units: {{ by: time, grain: hour, when: updated }}
+    inputs: [{{ from: {{ job: rates }}, by: at }}]
+    config: {{ query: "SELECT max(rate) AS rate FROM rates" }}
+  - name: monthly_orders
+    activation: reactive
+    operator: spark_sql
+    units: {{ by: time, grain: month, when: updated }}
+    inputs: [{{ from: {{ job: orders }}, by: at }}]
+    config: {{ query: "SELECT sum(amount) AS amount FROM orders" }}
+publish:
+  rates: {{ from: {{ job: rates }}, storage: s3 }}
+  orders: {{ from: {{ job: orders }}, storage: s3 }}
+  hourly_rates: {{ from: {{ job: hourly_rates }}, storage: s3 }}
+  monthly_orders: {{ from: {{ job: monthly_orders }}, storage: s3 }}
+"""
+
+
+@pytest.fixture(scope="module")
 def server() -> Iterator[FeedServer]:
     with FeedServer().running() as running:
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stack(server: FeedServer) -> Iterator[RealStack]:
     stack = RealStack(variables={"TRACE_SECRET_DEFAULT__KEY": KEY})
     stack.settings["feed_hosts"] = f"default@127.0.0.1:{server.port}"
@@ -91,11 +129,11 @@ def stack(server: FeedServer) -> Iterator[RealStack]:
         yield stack
 
 
-def deliver(stack: RealStack, secret: str, delivery: str, body: Any) -> Any:
+def deliver(stack: RealStack, secret: str, delivery: str, body: Any, path: str = "feeds/payments") -> Any:
     data = json.dumps(body).encode()
     now = int(stack.sql("SELECT extract(epoch FROM trace_now())::bigint AS now")[0]["now"])
     headers = {"X-Trace-Delivery": delivery, "X-Trace-Signature": signature_header([secret], now, delivery, data)}
-    status, answer = stack.call(stack.stack.public_url, "/v1/webhooks/feeds/payments", data, headers)
+    status, answer = stack.call(stack.stack.public_url, f"/v1/webhooks/{path}", data, headers)
     assert status == 200, answer
     return answer
 
@@ -156,3 +194,19 @@ def test_feeds_through_faults(stack: RealStack, server: FeedServer) -> None:
     assert {call.headers.get("x-key") for call in server.calls if "prices" in call.target} == {KEY}
     logs = "\n".join(path.read_text(errors="replace") for path in stack.home.logs.glob("*.log"))
     assert KEY not in logs
+
+
+def test_windows_of_feeds(stack: RealStack, server: FeedServer) -> None:
+    """The units of a schedule are seconds, and a delivery has the time at which it came."""
+    server.on("/rates", reply('[{"rate": 7}]'))
+    stack.deploy("hours", WINDOWS.format(url=server.url))
+    secret = stack.trace("webhook hours/hook")["secret"]
+    for number, amount in enumerate((5, 6)):
+        deliver(stack, secret, f"o-{number}", [{"amount": amount}], "hours/orders")
+
+    def is_there(dataset: str, column: str, value: int) -> bool:
+        content = stack.trace(f"datasets {dataset}").get("content")
+        return bool(content and content["units"]) and value in [row[column] for row in rows_of(stack, dataset)]
+
+    stack.wait_until(lambda: is_there("monthly_orders", "amount", 11), "both deliveries in a month")
+    stack.wait_until(lambda: is_there("hourly_rates", "rate", 7), "rates in an hour")

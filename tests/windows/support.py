@@ -54,7 +54,9 @@ class WindowFlow(Flow):
         """Writes the files of a claimed task. Returns what its final report says of them."""
         task = lease["task"]
         unit = task["inputs"][0]["unit"]
-        start, end = unit["start"], unit["end"]
+        start, end = unit.get("start"), unit.get("end")
+        if start is None:  # of a cursor, what it passed
+            start, end = unit["cursor"]["after"] + 1, unit["cursor"]["to"]
         published, events = [], []
         for output in task["outputs"]:
             prefix = output["storage"]["write_prefix"]

@@ -67,6 +67,9 @@ class FeedOperators:
         is_fetch = isinstance(config, HttpFetchConfig)
         seconds = config.total_seconds if isinstance(config, HttpFetchConfig) else _DELIVERY_SECONDS
         deliveries = [] if is_fetch else _deliveries(context)
+        if deliveries:
+            moments = [int(item.received_at.timestamp()) for item in deliveries]
+            work.times = (min(moments), max(moments))
         checks = [check for check in context.checks if check.kind.is_of_rows]
         with ExitStack() as stack:
             stack.enter_context(self.places.take(context.org, context.cancel))

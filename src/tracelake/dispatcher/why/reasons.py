@@ -90,6 +90,12 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
         ),
     },
     ("job", "blocked"): {
+        "unit_without_times": (
+            "A unit of an input has no times, so windows of time that may have blocks of it are not computed. Its job "
+            "cuts the units of its own inputs, or an older release committed it.",
+            "Where the job of the input has units of blocks, choose a size that does not cut the units it reads, or "
+            "read what that job reads. A unit of an older release: compute it again.",
+        ),
         "build_failed": (
             "Tasks of the build of a new version have failed, or batches of its rows were rejected, and none is left "
             "that could run, so the version cannot become active. The active version stays.",

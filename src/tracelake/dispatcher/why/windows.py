@@ -3,6 +3,7 @@
 import asyncpg
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.engine.routing.upstream_graph import UpstreamGraphs
 from tracelake.dispatcher.engine.routing.window_inputs import (
     GAP,
     NO_TIMES,
@@ -12,9 +13,13 @@ from tracelake.dispatcher.engine.routing.window_inputs import (
     UNIT_MISSING,
 )
 from tracelake.dispatcher.views.words import counted, since
+from tracelake.dispatcher.why import facts
 from tracelake.dispatcher.why.answer import Reason, Step, reason
 from tracelake.dispatcher.why.facts import Subject
+from tracelake.model.dag import ReadMode
 from tracelake.model.windows import Window, describe_window
+
+_BY_TIME = (ReadMode.WINDOW, ReadMode.HISTORY, ReadMode.LATEST)
 
 # The first unit of each kind of obstacle, and how many there are.
 _PENDING = """
@@ -22,9 +27,13 @@ _PENDING = """
            (array_agg(p.waits_for) FILTER (WHERE p.waits_for IS NOT NULL))[1] AS waits_for
     FROM pending_units p WHERE p.node_id = $1 GROUP BY p.reason ORDER BY p.reason"""
 
+_NEWEST = """
+    SELECT range_start, range_end, time_max FROM readable_units
+    WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start IS NOT NULL ORDER BY range_start DESC LIMIT 1"""
+
 _TEXTS = {
     GAP: "a unit of an input is missing",
-    NO_TIMES: "units of an input were committed without times, so they belong to no window",
+    NO_TIMES: "units of an input have no times, so nobody knows which of their blocks are in it",
     NOT_ANNOUNCED: "an input has no data yet",
     UNIT_MISSING: "an input does not have the unit",
     PREVIOUS_OPEN: "the unit before it is not computed yet",
@@ -34,7 +43,30 @@ _TEXTS = {
 
 
 async def window_reasons(connection: Connection, subject: Subject) -> list[Reason]:
-    return [_reason(subject, row) for row in await connection.fetch(_PENDING, subject.node_id)]
+    rows = await connection.fetch(_PENDING, subject.node_id)
+    reasons = [_reason(subject, row) for row in rows]
+    return reasons if any(row["reason"] == NO_TIMES for row in rows) else reasons + await _untimed(connection, subject)
+
+
+async def _untimed(connection: Connection, subject: Subject) -> list[Reason]:
+    """Tells of an input of windows of time whose newest unit has no times: no window hears of that unit."""
+    grid = subject.document.units
+    if grid is None or grid.by != "time":
+        return []
+    graph = await UpstreamGraphs().of(connection, subject.org_id, 0)
+    reasons = []
+    for edge in await facts.read_edges(connection, subject.node_id):
+        generation = (edge["dataset_uuid"], edge["dataset_version"])
+        by_time = subject.document.inputs[edge["input_index"]].read in _BY_TIME and not graph.is_in_seconds(generation)
+        newest = await connection.fetchrow(_NEWEST, *generation) if by_time else None
+        if newest is not None and newest["time_max"] is None and newest["range_end"] > 0:
+            unit = f"{newest['range_start']}-{newest['range_end']}"
+            text = (
+                f"The unit {unit} of {edge['dataset']} has no times, so nobody knows which windows its blocks are in."
+            )
+            step = ("see the dataset", f"trace datasets {edge['dataset']}")
+            reasons.append(reason("unit_without_times", text, step, references=[("dataset", edge["dataset"])]))
+    return reasons
 
 
 def _reason(subject: Subject, row: asyncpg.Record) -> Reason:
@@ -56,6 +88,8 @@ def _reason(subject: Subject, row: asyncpg.Record) -> Reason:
         steps = (("see that task", f"trace tasks {row['waits_for']}"),)
         references = [("task", row["waits_for"])]
     code = "unit_waits" if row["waits_for"] is None else "unit_awaits_task"  # the end of the task brings it along
+    if row["reason"] == NO_TIMES:
+        code = "unit_without_times"
     have = "has" if row["number"] == 1 else "have"
     text = f"The unit {unit}{others} {have} waited {waited}: {text}."
     return reason(code, text, *steps, references=references)

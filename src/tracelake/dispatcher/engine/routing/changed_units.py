@@ -102,7 +102,10 @@ class ChangedUnits:
         if consumer.spec(item).read is ReadMode.ALL:
             await self._touch_existing(connection, consumer, change, touched)
             return
-        for span in await unit_times.read_positions(connection, event, item):
+        spans = await unit_times.read_positions(connection, event, item)
+        if graph.follows_clock(item.generation):
+            spans = [unit_times.clip_first_slot(span) for span in spans]
+        for span in spans:
             if not await unit_times.is_preceded(connection, item.generation, span):
                 # The input has just begun: windows waited for that wherever they are.
                 await self._touch_waiting(connection, consumer, change, NOT_ANNOUNCED, touched)

@@ -84,6 +84,12 @@ async def read_positions(connection: Connection, event: RoutedEvent, item: Consu
     return spans
 
 
+def clip_first_slot(span: Window) -> Window:
+    """The seconds of a unit of a schedule. The first one has no slot before it and is of the slot alone, though its
+    task is told that it begins at 0."""
+    return Window(span.end, span.end) if span.start == 0 else span
+
+
 async def is_preceded(connection: Connection, generation: Generation, span: Window) -> bool:
     """Whether the input has a unit before this one."""
     preceded: bool = await connection.fetchval(_IS_PRECEDED, *generation, span.start)
@@ -103,14 +109,17 @@ async def clip_to_units(connection: Connection, generation: Generation, span: Wi
 async def read_times(
     connection: Connection, event: RoutedEvent, generation: Generation, span: Window
 ) -> list[UnitTimes]:
-    """The times of these blocks of files, in all revisions together; none if they are unknown."""
+    """The times of these blocks of files, in all revisions together; if they are unknown, those beside them."""
     row = await connection.fetchrow(_TIMES, *generation, f"p:{span.start}-{span.end}")
     assert row is not None
     if row["time_min"] is not None:
         times = _between(row["time_min"], row["time_max"])
         return [UnitTimes(times, await _neighbours(connection, generation, span, times))]
-    if event.invalidates is None:
-        return []
+    if event.invalidates is None:  # the windows beside it wait for its times
+        before = await connection.fetchrow(_UNIT_BEFORE, *generation, span.start)
+        behind = await connection.fetchval(_UNIT_BEHIND, *generation, span.end)
+        beside = [time for time in (None if before is None else before["time"], behind) if time is not None]
+        return [UnitTimes(_between(beside[0], beside[-1]))] if beside else []
     row = await connection.fetchrow(_TIMES_BETWEEN, *generation, *span)  # not a unit, but a range over several
     assert row is not None
     return [] if row["time_min"] is None else [UnitTimes(_between(row["time_min"], row["time_max"]))]

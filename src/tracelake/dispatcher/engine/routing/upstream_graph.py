@@ -16,7 +16,9 @@ _EDGES = """
     SELECT e.node_id, e.dataset_uuid, e.dataset_version, v.node_id AS producer,
            coalesce(j.document->'inputs'->e.input_index->>'read', 'unit') AS read,
            coalesce((j.document->'inputs'->e.input_index->>'lookback')::int, 0) AS lookback,
-           j.document->'units' AS units
+           j.document->'units' AS units,
+           EXISTS (SELECT FROM jobs s WHERE s.node_id = v.node_id AND s.document->'source'->>'kind' = 'cron')
+           AS follows_clock
     FROM edges e JOIN dataset_versions v USING (dataset_uuid, dataset_version) JOIN jobs j USING (job_id)
     WHERE e.org_id = $1 AND e.phase <> 'Parked' ORDER BY e.node_id, e.input_index"""
 
@@ -38,6 +40,8 @@ class UpstreamGraph:
     inputs: dict[UUID, list[UpstreamInput]] = field(default_factory=dict)
     producers: dict[Generation, UUID] = field(default_factory=dict)
     grids: dict[UUID, UnitGrid] = field(default_factory=dict)
+    clocks: set[UUID] = field(default_factory=set)
+    """Sources whose cursors are seconds."""
     _ancestors: dict[UUID, frozenset[UUID]] = field(default_factory=dict)
 
     def ancestors(self, node_id: UUID) -> frozenset[UUID]:
@@ -86,7 +90,7 @@ class UpstreamGraph:
         return spans
 
     def counts_seconds(self, node_id: UUID) -> bool:
-        """Whether the units of a node are windows of time."""
+        """Whether the units of a node are ranges of seconds: windows of time, or what lies between two slots."""
         grid = self.grids.get(node_id)
         if grid is not None:
             return grid.by == "time"
@@ -117,7 +121,23 @@ class UpstreamGraph:
 
     def is_in_seconds(self, generation: Generation) -> bool:
         grid = self.grid_of(generation)
-        return grid is not None and grid.by == "time"
+        return self.follows_clock(generation) if grid is None else grid.by == "time"
+
+    def follows_clock(self, generation: Generation) -> bool:
+        """Whether every unit of the generation is one of a schedule: the seconds after a slot, up to the next one."""
+        reached: set[Generation] = set()
+        waiting = [generation]
+        while waiting:
+            following = waiting.pop()
+            producer = self.producers.get(following)
+            if following in reached or producer in self.clocks:
+                continue
+            extents = [] if producer is None else self.extents(producer)
+            if not extents:
+                return False
+            reached.add(following)
+            waiting += extents
+        return True
 
 
 class UpstreamGraphs:
@@ -135,6 +155,8 @@ class UpstreamGraphs:
             graph.inputs.setdefault(row["node_id"], []).append(item)
             if row["producer"] is not None:
                 graph.producers[generation] = row["producer"]
+                if row["follows_clock"]:
+                    graph.clocks.add(row["producer"])
             grid = _GRID.decode(row["units"] or "null")
             if grid is not None:
                 graph.grids[row["node_id"]] = grid

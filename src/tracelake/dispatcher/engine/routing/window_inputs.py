@@ -21,6 +21,7 @@ from tracelake.dispatcher.engine.plan import Generation
 from tracelake.dispatcher.engine.routing import coverage
 from tracelake.dispatcher.engine.routing.coverage import Presence
 from tracelake.dispatcher.engine.routing.directory import Consumer, ConsumerInput
+from tracelake.dispatcher.engine.routing.unit_times import clip_first_slot
 from tracelake.dispatcher.engine.routing.upstream_graph import UpstreamGraph
 from tracelake.dispatcher.engine.tables import table_units
 from tracelake.model.dag import Input, ReadMode
@@ -57,6 +58,12 @@ _UNITS = """
     WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $4 AND range_end >= $3
       AND range_start >= coalesce((SELECT max(range_start) FROM readable_units
                                    WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $3), $3)"""
+
+# Block 0 may have no time: it counts with the block behind it.
+_HAS_UNTIMED = """
+    SELECT EXISTS (SELECT FROM readable_units
+                   WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start BETWEEN $3 AND $4
+                     AND range_start IS NOT NULL AND range_end > 0 AND time_max IS NULL)"""
 
 _HAS_UNITS = "SELECT EXISTS (SELECT FROM readable_units WHERE dataset_uuid = $1 AND dataset_version = $2)"
 
@@ -383,6 +390,7 @@ class WindowInputs:
             last = await self._unit_at(generation, behind.start - 1) if behind.start > 0 else None
         low = await self._unit_by_time(generation, span.start)
         assert low is not None or behind is None
+        await self._check_timed(generation, last if latest else low, behind)
         if latest:
             return _FoundUnits(Window(last.start, last.end)) if last else await self._nearest(generation, first)
         if complete:
@@ -397,6 +405,18 @@ class WindowInputs:
         if low is None or last is None or low.start > last.start:
             return await self._nearest(generation, first if behind is None else behind.start)
         return _FoundUnits(Window(low.start, last.end))
+
+    async def _check_timed(self, generation: Generation, first: _TimedUnit | None, behind: _TimedUnit | None) -> None:
+        """Raises Obstacle if a unit without times may have blocks of the window: one from that in front of the first
+        unit to the one behind the last."""
+        newest = behind or await self._unit_at(generation, LAST_POSITION)
+        if newest is None:
+            return
+        begin = newest.start if first is None else first.start
+        before = await self._unit_at(generation, begin - 1) if begin > 0 else None
+        span = (begin if before is None else before.start, newest.start)
+        if await self.connection.fetchval(_HAS_UNTIMED, *generation, *span):
+            raise Obstacle(NO_TIMES)
 
     async def _narrow(
         self, generation: Generation, units: "_FoundUnits", span: Window, *, by_time: bool, latest: bool
@@ -472,6 +492,9 @@ class WindowInputs:
                 return None
             return window_at(grid, min(*positions, LAST_TIME)).start
         firsts = [await self.connection.fetchval(_FIRST, *generation)]
+        if firsts == [0] and self.graph.follows_clock(generation):
+            unit = await self._unit_at(generation, 0)
+            firsts = [None if unit is None else clip_first_slot(Window(unit.start, unit.end)).start]
         firsts += [await self._first_position(item) for item in extents]
         positions = [first for first in firsts if first is not None]
         if not positions:

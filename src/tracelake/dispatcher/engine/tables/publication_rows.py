@@ -16,39 +16,56 @@ _PIN_CONFIG = """
     FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS u(dataset_uuid, dataset_version, config_hash)
     WHERE v.dataset_uuid = u.dataset_uuid AND v.dataset_version = u.dataset_version AND v.config_hash IS NULL"""
 
-# Without times of its own, a unit has those of the units that its task reads: they are of the same blocks. Of a table
-# that tasks write directly, the very positions of the unit have times.
+# Without times of its own, a unit of blocks has those of the units that its task reads: they are of the same blocks.
+# Those that begin before it or end behind it also have times of other blocks, so with one of them the times are not
+# known, unless the very positions have times, as those of a table that tasks write directly.
 _INSERT_MANIFESTS = """
     INSERT INTO manifests (manifest_id, dataset_uuid, dataset_version, unit, revision, task_id, attempt, prefix,
                            objects, time_min, time_max)
     SELECT manifest_id, u.dataset_uuid, u.dataset_version, u.unit, u.revision, u.task_id, attempt, prefix,
-           objects::json, coalesce(u.time_min, least(i.time_min, p.time_min)),
-           coalesce(u.time_max, greatest(i.time_max, p.time_max))
+           objects::json, coalesce(u.time_min, i.time_min), coalesce(u.time_max, i.time_max)
     FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[], $6::uuid[], $7::int[], $8::text[],
                 $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[])
          AS u(manifest_id, dataset_uuid, dataset_version, unit, revision, task_id, attempt, prefix, objects, time_min,
               time_max, range_start, range_end)
     LEFT JOIN LATERAL (
-        SELECT min(d.time_min) AS time_min, max(d.time_max) AS time_max
-        FROM tasks t CROSS JOIN LATERAL json_to_recordset(t.inputs) AS g(dataset_uuid uuid, dataset_version uuid)
-        JOIN dataset_units d USING (dataset_uuid, dataset_version)
-        WHERE t.task_id = u.task_id AND u.time_min IS NULL AND d.range_start BETWEEN u.range_start AND u.range_end
-    ) i ON u.time_min IS NULL
-    LEFT JOIN LATERAL (
-        SELECT min(x.time) AS time_min, max(x.time) AS time_max
-        FROM tasks t CROSS JOIN LATERAL json_to_recordset(t.inputs) AS g(dataset_uuid uuid, dataset_version uuid)
+        SELECT min(CASE WHEN p.first <= u.range_start THEN p.time_min ELSE least(f.time_min, p.time_min) END)
+               AS time_min,
+               max(CASE WHEN p.last >= u.range_end THEN p.time_max ELSE greatest(f.time_max, p.time_max) END)
+               AS time_max
+        FROM tasks t
+        CROSS JOIN LATERAL json_to_recordset(t.inputs) AS g(dataset_uuid uuid, dataset_version uuid, scope json)
         CROSS JOIN LATERAL (
-            SELECT d.times, d.range_start, d.range_end FROM table_units d
+            SELECT min(d.range_start) AS first, max(d.range_end) AS last, min(d.time_min) AS time_min,
+                   max(d.time_max) AS time_max, bool_and(d.time_min IS NOT NULL OR d.range_end = 0) AS timed
+            FROM dataset_units d
             WHERE d.dataset_uuid = g.dataset_uuid AND d.dataset_version = g.dataset_version
               AND d.range_start <= u.range_end AND d.range_end >= u.range_start
               AND d.range_start >= coalesce((
-                  SELECT max(f.range_start) FROM table_units f
-                  WHERE f.dataset_uuid = g.dataset_uuid AND f.dataset_version = g.dataset_version
-                    AND f.range_start <= u.range_start), 0)) d
-        CROSS JOIN LATERAL unnest(d.times[greatest(1, u.range_start - d.range_start + 1)
-                                          : least(u.range_end, d.range_end) - d.range_start + 1]) AS x(time)
+                  SELECT max(b.range_start) FROM dataset_units b
+                  WHERE b.dataset_uuid = g.dataset_uuid AND b.dataset_version = g.dataset_version
+                    AND b.range_start <= u.range_start), 0)) f
+        CROSS JOIN LATERAL (
+            SELECT min(x.position) AS first, max(x.position) AS last, min(x.time) AS time_min, max(x.time) AS time_max
+            FROM table_units d
+            CROSS JOIN LATERAL (
+                SELECT greatest(d.range_start, u.range_start) + y.place - 1 AS position, y.time
+                FROM unnest(d.times[greatest(1, u.range_start - d.range_start + 1)
+                                    : least(u.range_end, d.range_end) - d.range_start + 1])
+                     WITH ORDINALITY AS y(time, place)) x
+            WHERE d.dataset_uuid = g.dataset_uuid AND d.dataset_version = g.dataset_version
+              AND d.range_start <= u.range_end AND d.range_end >= u.range_start
+              AND d.range_start >= coalesce((
+                  SELECT max(b.range_start) FROM table_units b
+                  WHERE b.dataset_uuid = g.dataset_uuid AND b.dataset_version = g.dataset_version
+                    AND b.range_start <= u.range_start), 0)) p
         WHERE t.task_id = u.task_id AND u.time_min IS NULL
-    ) p ON u.time_min IS NULL"""
+          AND coalesce(g.scope->>'mode', 'unit') IN ('unit', 'window', 'history')
+          AND NOT coalesce((g.scope->>'unit_in_seconds')::boolean, false)
+          AND (f.timed IS NOT FALSE OR p.first <= u.range_start AND p.last >= u.range_end)
+          AND (f.first IS NULL OR f.first >= u.range_start OR p.first <= u.range_start)
+          AND (f.last IS NULL OR f.last <= u.range_end OR p.last >= u.range_end)
+    ) i ON u.time_min IS NULL"""
 
 _MOVE_POINTERS = """
     INSERT INTO dataset_units (dataset_uuid, dataset_version, unit, range_start, range_end, revision, manifest_id,
