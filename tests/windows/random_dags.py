@@ -163,7 +163,7 @@ class RandomDag:
         self._chance, self._pace = chance, pace
         self._in_seconds = {"blocks": False, "extra": False}
         self._timed = {"blocks", "extra"}
-        """Datasets of blocks whose units have times."""
+        """Datasets of blocks whose units have times, but for those that cut the units of their input."""
         self._add(self._draw_job("j0", "blocks", pace.grids[number % len(pace.grids)]))
         if seed % 2:  # a dataset that another can be joined with
             self._add(JobShape("j1", (InputShape("blocks", "unit"),), None, in_seconds=False))
@@ -176,8 +176,10 @@ class RandomDag:
     def _add(self, job: JobShape) -> None:
         self.jobs.append(job)
         self._in_seconds[job.name] = job.in_seconds
-        (driving, *others) = job.inputs
-        if job.grid is None and not others and not job.running and driving.parent in self._timed:
+        extents = [item for item in job.inputs if item.read in ("unit", "window", "history")]
+        if job.in_seconds or job.running or not job.complete or len(extents) > 1:
+            return
+        if extents[0].parent in self._timed and (job.grid is not None or len(job.inputs) == 1):
             self._timed.add(job.name)
 
     def yaml(self, name: str, changed: frozenset[str] = frozenset()) -> str:

@@ -95,12 +95,22 @@ class Model:
             self._in_seconds[job.name] = job.in_seconds
             extents = [item.parent for item in job.inputs if item.read in ("unit", "window", "history")]
             self.rows[job.name] = self._compute(job, extents)
-            self._times[job.name] = {
-                unit: self._times[job.inputs[0].parent][unit]
-                for unit in self.rows[job.name]
-                if not job.in_seconds and unit in self._times[job.inputs[0].parent]
-            }
+            self._times[job.name] = {} if job.in_seconds else self._find_times(job, extents)
             self.begins[job.name] = self._find_begin(job, extents)
+
+    def _find_times(self, job: JobShape, extents: list[str]) -> dict[Window, tuple[int, int]]:
+        """Those of the units of its input, where no unit of it is partly in another."""
+        times: dict[Window, tuple[int, int]] = {}
+        for unit in self.rows[job.name]:
+            made_of = [
+                part for part in sorted(self.rows[extents[0]]) if part.start <= unit.end and part.end >= unit.start
+            ]
+            known = [self._times[extents[0]].get(part) for part in made_of]
+            whole = all(part.start >= unit.start and part.end <= unit.end for part in made_of)
+            moments = [moment for pair in known if pair is not None for moment in pair]
+            if whole and moments and None not in known:
+                times[unit] = (moments[0], moments[-1])
+        return times
 
     # --- where datasets begin
 
@@ -134,6 +144,8 @@ class Model:
             if item.read in ("all", "latest") or not self.rows[item.parent]:
                 continue
             spans = [(start, end) for start, end, _ in self._positions(job, item)]
+            if not spans:
+                continue
             if self._by_time(job, item):  # between two blocks there are windows without any
                 spans = [(spans[0][0], spans[-1][1])]
             for start, end in spans:
@@ -142,13 +154,24 @@ class Model:
         return windows
 
     def _has_begun(self, job: JobShape, window: Window) -> bool:
-        """Whether any input has reached a window that is computed as its inputs grow."""
+        """Whether any input knows something of a window that is computed as its inputs grow."""
         return job.complete or any(
-            end >= window.start
-            for item in job.inputs
-            if item.read not in ("all", "latest")
-            for _, end, _ in self._positions(job, item)
+            self._is_known(job, item, window) for item in job.inputs if item.read not in ("all", "latest")
         )
+
+    def _is_known(self, job: JobShape, item: InputShape, window: Window) -> bool:
+        """Whether an input has reached the window, and it does not lie in a gap."""
+        if not self._by_time(job, item):
+            units = sorted(self.rows[item.parent])
+            nearest = next((unit for unit in reversed(units) if unit.start <= window.end), None)
+            return bool(units) and units[-1].end >= window.start and (nearest is None or nearest.end >= window.start)
+        units, times = sorted(self._times[item.parent]), self._times[item.parent]
+        behind = next((unit for unit in units if times[unit][1] >= window.start), None)
+        if behind is None:
+            return False
+        begin = self.begins[item.parent]
+        adjoins = any(unit.end == behind.start - 1 for unit in self.rows[item.parent])
+        return times[behind][0] <= window.end or begin is None or behind.start <= begin or adjoins
 
     def _compute(self, job: JobShape, extents: list[str]) -> dict[Window, str]:
         rows: dict[Window, str] = {}
@@ -178,10 +201,11 @@ class Model:
         return job.in_seconds and not self._in_seconds[item.parent]
 
     def _positions(self, job: JobShape, item: InputShape) -> list[tuple[int, int, str]]:
-        """The units of an input, in positions of the job's own units."""
+        """The units of an input, in positions of the job's own units; without those whose times are not known."""
         units = sorted(self.rows[item.parent].items())
         if self._by_time(job, item):
-            return [(*self._times[item.parent][unit], text) for unit, text in units]
+            times = self._times[item.parent]
+            return [(*times[unit], text) for unit, text in units if unit in times]
         return [(*unit, text) for unit, text in units]
 
     def _read(self, job: JobShape, item: InputShape, window: Window) -> str | None:
@@ -196,17 +220,30 @@ class Model:
             return ",".join(text for _, text in sorted(units.items()))
         if begin is None:
             return None
-        positions = self._positions(job, item)
-        if job.complete and self._by_time(job, item) and positions[-1][1] <= window.end:
-            return None
-        if item.read == "latest":
-            return next((text for start, _, text in reversed(positions) if start <= window.end), "")
         start = 0
         if item.read == "window":
             start = self._grid(job).shift(window, -item.lookback).start if item.lookback else window.start
+        positions = self._positions(job, item)
+        if self._by_time(job, item) and not self._is_timed(item, start, window.end):
+            return None
+        if job.complete and self._by_time(job, item) and positions[-1][1] <= window.end:
+            return None
+        if item.read == "latest":
+            return next((text for first, _, text in reversed(positions) if first <= window.end), "")
         if job.complete and not self._is_covered(job, item, begin, start, window.end):
             return None
         return ",".join(text for first, last, text in positions if first <= window.end and last >= start)
+
+    def _is_timed(self, item: InputShape, start: int, end: int) -> bool:
+        """Whether every unit has times that may have blocks of these seconds: each from that before the first to that
+        behind the last. Of `latest`, the first is the last."""
+        units, times = sorted(self.rows[item.parent]), self._times[item.parent]
+        behind = next((n for n, unit in enumerate(units) if unit in times and times[unit][1] > end), len(units) - 1)
+        first = next((n for n, unit in enumerate(units) if unit in times and times[unit][1] >= start), behind)
+        if item.read == "latest":
+            ends_in = units[behind] in times and times[units[behind]][0] <= end
+            first = behind if ends_in or behind == 0 else behind - 1
+        return all(unit in times for unit in units[max(0, first - 1) : behind + 1])
 
     def _is_covered(self, job: JobShape, item: InputShape, begin: int, start: int, end: int) -> bool:
         """Whether no unit is missing from `start` to `end`; of an input that is read by times, from the last block

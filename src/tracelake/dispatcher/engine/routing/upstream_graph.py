@@ -76,6 +76,8 @@ class UpstreamGraph:
                 span = Window(window_at(grid, span.start).start, window_at(grid, span.end).end)
             inputs = self.inputs.get(ancestor, ())
             sequential = any(item.read is ReadMode.PREVIOUS for item in inputs)
+            if sequential:  # a unit that is open brings along all behind it
+                spans[ancestor] = Window(0, span.end)
             for item in inputs:
                 producer = self.producers.get(item.generation)
                 if producer in (None, ancestor) or self.counts_seconds(producer) != self.counts_seconds(ancestor):
