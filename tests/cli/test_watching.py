@@ -97,8 +97,8 @@ def test_tasks_are_followed_from_being_made_to_their_end(
     assert (shown.status, shown.err) == (0, "")
     second, third = person.tasks[1:]
     assert [(row["task"]["task_id"], row["change"]) for row in documents(shown.out)] == [
-        (second, "made"), (second, "claimed"), (second, "failed"),
-        (third, "made"), (third, "claimed"), (third, "completed"),
+        (second, "created"), (second, "claimed"), (second, "failed"),
+        (third, "created"), (third, "claimed"), (third, "completed"),
     ]  # fmt: skip
     assert documents(shown.out)[2]["task"]["error"] == "no such block"
 
