@@ -106,6 +106,29 @@ def test_the_newest_results_are_there_each_once(service: ServiceHarness, checked
     assert service.rows(checked.org, oldest) == [[0]]
 
 
+def test_the_newest_are_those_of_the_dataset_and_the_check_that_is_asked_for(
+    service: ServiceHarness, checked: Flow
+) -> None:
+    add_results(checked, MOST_RESULTS + 5)
+    checked.deploy(FILES.replace("name: files", "name: more").replace("blocks:", "more_blocks:"))
+    checked.harness.sql(
+        """UPDATE check_results r SET dataset_uuid = d.dataset_uuid FROM datasets d JOIN orgs o USING (org_id)
+           WHERE o.name = $1 AND d.name = 'more_blocks' AND r.org_id = o.org_id AND r.name = 'row_count'""",
+        checked.org,
+    )
+
+    def names(condition: str) -> list[str]:
+        return [name for (name,) in service.rows(checked.org, f"SELECT check_name FROM {NAME} WHERE {condition}")]
+
+    assert names("check_name = 'not_null_hash'") == ["not_null_hash"]
+    assert names("dataset = 'more_blocks'") == ["row_count"]
+    assert names("dataset = 'more_blocks' AND check_name = 'not_null_hash'") == []
+    assert names("dataset = 'nothing'") == []
+    assert names("dataset = 'more_blocks' OR check_name = 'added_2'") == []
+    ((count,),) = service.rows(checked.org, f"SELECT count(*) FROM {NAME} WHERE dataset = 'blocks'")
+    assert count == MOST_RESULTS
+
+
 def test_tasks_and_batch_queries_do_not_have_it(service: ServiceHarness, flow: Flow) -> None:
     task = flow.tasks("read", "Queued")[0]["task_id"]
     reply = service.query_as_task(task, flow.claim(task), f"SELECT * FROM {NAME}")

@@ -8,7 +8,7 @@ takes its place in a query that was written before it.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -20,13 +20,14 @@ from tracelake.model.dag import ColumnType
 from tracelake.query.broker import TableFile, arrow_schema
 from tracelake.query.control import ControlPlane
 from tracelake.query.files import make_readable
-from tracelake.wire.checks import OrgCheckResult
+from tracelake.query.pruning import SimpleFilter
+from tracelake.wire.checks import OrgCheckResult, OrgCheckResultsRequest
 from tracelake.wire.query import ReadableRelation
 from tracelake.wire.task_calls import TableColumn
 
 NAME = "_check_results"
 MOST_RESULTS = 10_000
-"""The newest ones. `trace checks` and the API page through older ones by dataset and check."""
+"""The newest ones of the dataset and the check that the query asks for, if it asks for one."""
 _SAMPLE = "sample_rows"
 
 COLUMNS = (
@@ -55,12 +56,21 @@ _SCHEMA = arrow_schema(COLUMNS)
 
 
 async def write_check_results(
-    control: ControlPlane, org: str, path: Path, needed: frozenset[str], max_bytes: int
+    control: ControlPlane,
+    org: str,
+    path: Path,
+    needed: frozenset[str],
+    filters: Iterable[SimpleFilter],
+    max_bytes: int,
 ) -> TableFile:
     """Raises `query_too_large` beyond `max_bytes`."""
+    equal = {item.column: item.value for item in filters if item.operator == "=" and isinstance(item.value, str)}
+    request = OrgCheckResultsRequest(
+        org=org, dataset=equal.get("dataset"), check=equal.get("check_name"), samples=_SAMPLE in needed
+    )
     batches: list[pa.RecordBatch] = []
     size = 0
-    async for results in control.check_results(org, MOST_RESULTS, samples=_SAMPLE in needed):
+    async for results in control.check_results(request, MOST_RESULTS):
         batch = await asyncio.to_thread(to_batch, results)
         size += batch.nbytes
         if size > max_bytes:

@@ -128,9 +128,8 @@ class ControlPlane:
                 return ListedFiles(files=files, boundary=boundary)
             request = msgspec.structs.replace(request, page=reply.next)
 
-    async def check_results(self, org: str, most: int, *, samples: bool) -> AsyncIterator[list[OrgCheckResult]]:
+    async def check_results(self, request: OrgCheckResultsRequest, most: int) -> AsyncIterator[list[OrgCheckResult]]:
         """The newest results of the org's checks, page by page, each once and at most so many in all."""
-        request = OrgCheckResultsRequest(org=org, samples=samples)
         while most > 0:
             request = msgspec.structs.replace(request, limit=min(most, MAX_RESULTS_PAGE))
             reply = await self._ask(routes.LIST_ORG_CHECK_RESULTS, request)

@@ -67,6 +67,7 @@ class RelationReader:
                 run.org,
                 run.inputs / "tables" / f"{check_results.NAME}.arrow",
                 checked.columns[check_results.NAME],
+                checked.filters.get(check_results.NAME, ()),
                 self.max_input_bytes - look.size - sum(file.size for file in rows.values()),
             )
         run.bytes_read = look.size + sum(file.size for file in rows.values())

@@ -92,6 +92,10 @@ class OrgCheckResultsRequest(Request, frozen=True, kw_only=True, omit_defaults=T
     """Asks for the results of all datasets of an org, newest first."""
 
     org: Name
+    dataset: ShortText | None = None
+    """Of datasets with this name alone."""
+    check: ShortText | None = None
+    """Of checks with this name alone."""
     samples: bool = True
     """False: without offending rows, which are most of a reply."""
     limit: Annotated[int, Meta(ge=1, le=MAX_RESULTS_PAGE)] = MAX_RESULTS_PAGE

@@ -68,20 +68,28 @@ _RESULTS = """
     LEFT JOIN dataset_versions g USING (dataset_uuid, dataset_version)
     ORDER BY r.checked_at DESC, r.task_id, r.name"""
 
+
 # Newest first, along an index from its end. A result outlives its job, and goes with its dataset.
-_RESULTS_OF_ORG = """
-    SELECT r.name, r.kind, r.severity, r.passed, r.unit, r.rows, r.offending_rows, r.message,
-           CASE WHEN $8 THEN r.sample END AS sample, r.checked_at, r.task_id, r.attempt, r.output_index,
-           r.dataset_version, g.units AS grid, d.name AS dataset,
-           d.removed_at IS NOT NULL AS is_removed, j.dag_name || '/' || j.name AS job
-    FROM (SELECT * FROM check_results
-          WHERE org_id = (SELECT org_id FROM orgs WHERE name = $1)
-            AND (checked_at, task_id, attempt, output_index, name)
-                < (coalesce($2::timestamptz, 'infinity'), $3::uuid, $4::int, $5::int, $6::text)
-          ORDER BY checked_at DESC, task_id DESC, attempt DESC, output_index DESC, name DESC LIMIT $7) r
-    JOIN datasets d USING (dataset_uuid) LEFT JOIN dataset_versions g USING (dataset_uuid, dataset_version)
-    LEFT JOIN tasks t USING (task_id) LEFT JOIN jobs j ON j.job_id = t.job_id
-    ORDER BY r.checked_at DESC, r.task_id DESC, r.attempt DESC, r.output_index DESC, r.name DESC"""
+def _newest_results(selection: str) -> str:
+    return f"""
+        SELECT r.name, r.kind, r.severity, r.passed, r.unit, r.rows, r.offending_rows, r.message,
+               CASE WHEN $8 THEN r.sample END AS sample, r.checked_at, r.task_id, r.attempt, r.output_index,
+               r.dataset_version, g.units AS grid, d.name AS dataset,
+               d.removed_at IS NOT NULL AS is_removed, j.dag_name || '/' || j.name AS job
+        FROM (SELECT * FROM check_results
+              WHERE {selection} AND ($9::text IS NULL OR name = $9)
+                AND (checked_at, task_id, attempt, output_index, name)
+                    < (coalesce($2::timestamptz, 'infinity'), $3::uuid, $4::int, $5::int, $6::text)
+              ORDER BY checked_at DESC, task_id DESC, attempt DESC, output_index DESC, name DESC LIMIT $7) r
+        JOIN datasets d USING (dataset_uuid) LEFT JOIN dataset_versions g USING (dataset_uuid, dataset_version)
+        LEFT JOIN tasks t USING (task_id) LEFT JOIN jobs j ON j.job_id = t.job_id
+        ORDER BY r.checked_at DESC, r.task_id DESC, r.attempt DESC, r.output_index DESC, r.name DESC"""  # noqa: S608 - constants only
+
+
+_RESULTS_OF_ORG = _newest_results("org_id = (SELECT org_id FROM orgs WHERE name = $1)")
+_RESULTS_OF_DATASETS = _newest_results("dataset_uuid = ANY($1::uuid[])")
+_DATASETS = """
+    SELECT dataset_uuid FROM datasets WHERE org_id = (SELECT org_id FROM orgs WHERE name = $1) AND name = $2"""
 
 
 async def list_checks(connection: Connection, org_id: UUID, dataset: str | None = None) -> ChecksReply:
@@ -209,7 +217,12 @@ async def list_org_results(connection: Connection, request: OrgCheckResultsReque
         if page is None
         else (page.checked_at, page.task_id, page.attempt, page.output_index, page.name)
     )
-    rows = await connection.fetch(_RESULTS_OF_ORG, request.org, *position, request.limit, request.samples)
+    following = (*position, request.limit, request.samples, request.check)
+    if request.dataset is None:
+        rows = await connection.fetch(_RESULTS_OF_ORG, request.org, *following)
+    else:
+        datasets = [row["dataset_uuid"] for row in await connection.fetch(_DATASETS, request.org, request.dataset)]
+        rows = await connection.fetch(_RESULTS_OF_DATASETS, datasets, *following)
     results = [
         to_struct(OrgCheckResult, row, unit=_unit(row), sample=from_json(row["sample"]) or [])
         for row in rows
