@@ -5,6 +5,7 @@ import pytest
 from tests.support.dags import deploy
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.errors import TraceError
+from tracelake.wire.dags import DeployReply
 
 DOCUMENT = """\
 name: d
@@ -44,3 +45,73 @@ def test_an_operator_that_runs_text_of_users_may_not_write_directly(harness: Dis
         deploy(harness, DOCUMENT % ('spark_sql, config: {query: "SELECT 1 AS block_number"}', ""))
     assert "operator_storage" in str(refused.value.details)
     assert harness.sql("SELECT 1 FROM direct_tables") == []
+
+
+LIVE = """\
+name: usdc
+chains:
+- name: usdc
+  chain_id: 1
+  start: 100
+  runtime: ecs_platform
+  filter: {addresses: ["0x1111111111111111111111111111111111111111"]}
+  publish: {blocks: usdc_blocks, logs: usdc_logs}
+"""
+OLD_ROWS_STAY = (
+    "WARNING: old rows stay: blocks that are there are not read again, though %s changed. "
+    "Publish under another name to read all of them"
+)
+
+
+def shown_tables(reply: DeployReply) -> dict[str, list[str]]:
+    return {change.dataset: change.table for change in reply.plan.datasets if change.table}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "writers"),
+    [
+        ('111"]', '111", "0x2222222222222222222222222222222222222222"]', "`usdc_head` and `usdc_history`"),
+        ("start: 100", "start: 50", "`usdc_head`"),
+        (
+            "runtime:",
+            "columns: {logs: [block_hash]}\n  runtime:",
+            "`usdc_compact`, `usdc_head` and `usdc_history`",
+        ),
+    ],
+)
+def test_the_plan_warns_that_blocks_are_not_read_again(
+    harness: DispatcherHarness, old: str, new: str, writers: str
+) -> None:
+    deploy(harness, LIVE)
+    texts = shown_tables(deploy(harness, LIVE.replace(old, new)))
+    assert texts.keys() == {"usdc_blocks", "usdc_logs"}
+    assert {dataset: lines[-1] for dataset, lines in texts.items()} == dict.fromkeys(texts, OLD_ROWS_STAY % writers)
+
+
+def test_the_plan_warns_of_a_table_without_files(harness: DispatcherHarness) -> None:
+    deploy(harness, DOCUMENT % ("noop", ""))
+    changed = DOCUMENT % ("noop, bootstrap: {reset_outputs: true}", "")
+    assert shown_tables(deploy(harness, changed)) == {"hot": [OLD_ROWS_STAY % "`w`"]}
+
+
+def test_a_change_that_reads_the_same_blocks_warns_of_nothing(harness: DispatcherHarness) -> None:
+    deploy(harness, LIVE)
+    tuning = "batch_size: 7\n  poll_max_seconds: 3\n  finality_depth_blocks: 70\n  runtime:"
+    assert shown_tables(deploy(harness, LIVE.replace("runtime:", tuning))) == {}
+
+
+def test_a_table_gets_no_rows_of_another_chain(harness: DispatcherHarness) -> None:
+    deploy(harness, LIVE)
+    other = LIVE.replace("chain_id: 1", "chain_id: 2")
+    with pytest.raises(TraceError) as refused:
+        deploy(harness, other)
+    assert [(problem.code, problem.message) for problem in refused.value.details["problems"]] == [
+        (
+            "table_change",
+            f"`chain_id` of `usdc_head` cannot become 2: `{dataset}` has rows of chain 1."
+            " Publish under another name instead.",
+        )
+        for dataset in ("usdc_blocks", "usdc_logs")
+    ]
+    others = other.replace("usdc_blocks", "other_blocks").replace("usdc_logs", "other_logs")
+    assert shown_tables(deploy(harness, others)).keys() == {"other_blocks", "other_logs"}

@@ -64,7 +64,7 @@ CODES = {
     "several_sources": "Only a buffered dataset may have several writers.",
     "source_field": "This kind of source does not have this field.",
     "source_with_inputs": "A source has no inputs.",
-    "table_change": "The table of a buffered dataset cannot be altered to the new schema.",
+    "table_change": "The table of a dataset cannot have the new schema, rule for conflicts, or chain.",
     "text_invalid": "The text is not UTF-8, or contains a character that cannot be stored.",
     "timeout_too_long": "The timeout exceeds the maximum of the runtime.",
     "too_many_problems": f"There are more than {MAX_PROBLEMS} problems; only these are shown.",

@@ -17,7 +17,9 @@ _SHOWN_LINES = 200
 
 
 def changed_fields(was: JobDocument, job: JobDocument) -> list[str]:
-    return [field for field in job.__struct_fields__ if getattr(was, field) != getattr(job, field)]
+    # A stored definition has lists where one that was just parsed has tuples.
+    before, after = (msgspec.json.decode(msgspec.json.encode(item)) for item in (was, job))
+    return [field for field in job.__struct_fields__ if before.get(field) != after.get(field)]
 
 
 def changed_values(was: JobDocument, job: JobDocument) -> list[FieldChange]:

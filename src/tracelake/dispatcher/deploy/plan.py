@@ -13,6 +13,7 @@ from uuid import UUID
 
 from tracelake.dispatcher.deploy.buffered import BufferedTable, TableChanges, plan_tables
 from tracelake.dispatcher.deploy.differences import changed_fields, changed_texts, changed_values
+from tracelake.dispatcher.deploy.direct_rows import describe_direct_rows, find_other_chains
 from tracelake.dispatcher.deploy.hashes import DATA_FIELDS, Address, publications, written
 from tracelake.dispatcher.deploy.outputs import Generation, KnownNode, PlannedOutput, StoredDataset, plan_outputs
 from tracelake.dispatcher.deploy.readers import ReaderJob, estimate_readers
@@ -103,6 +104,8 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
     outputs, problems = plan_outputs(document, _data(registry.hashes), registry.nodes, registry.datasets)
     tables = plan_tables(document, registry.datasets, registry.tables, new_version=registry.new_version)
     problems += tables.problems
+    if registry.active is not None:
+        problems += find_other_chains(document, registry.active.document, _names(registry.active))
     if problems:
         raise dag_invalid(problems)
     jobs = tuple(
@@ -156,14 +159,21 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
 def _row_changes(
     document: Dag, jobs: Sequence[PlannedJob], changes: Changes, active: ActiveVersion, registry: Registry
 ) -> dict[str, list[str]]:
-    return describe_rows(
+    changed = {name for name, change in changes.items() if change.change == "changed"}
+    buffered = describe_rows(
         document,
         active.document,
         active.outputs,
-        changed={name for name, change in changes.items() if change.change == "changed"},
+        changed=changed,
         restored={job.document.name for job in jobs if job.standing is Standing.RESTORED},
         datasets=registry.datasets,
     )
+    edited = {name for name in changed if changes[name].fields != ["upstream"]}
+    return buffered | describe_direct_rows(document, _names(active), edited)
+
+
+def _names(active: ActiveVersion) -> dict[Address, str]:
+    return {address: name for address, (name, _) in active.outputs.items()}
 
 
 def _rebuilds(document: Dag, jobs: Sequence[PlannedJob], changes: Changes, registry: Registry) -> list[JobRebuild]:

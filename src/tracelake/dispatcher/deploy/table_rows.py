@@ -32,7 +32,7 @@ def describe_rows(
         removed = writers - {source.job for source in publish.sources}
         rule = publish.on_change if publish.owner is None else _owners_rule(datasets.get(publish.name))
         lines = [
-            text(_listed(jobs))
+            text(list_jobs(jobs))
             for jobs, text in _outcomes(rule, writers, removed, {*changed}, {*restored}, endless)
             if jobs
         ]
@@ -65,5 +65,6 @@ def _owners_rule(dataset: StoredDataset | None) -> OnChange:
     return "rebuild" if dataset is None else dataset.on_change
 
 
-def _listed(jobs: Collection[str]) -> str:
-    return " and ".join(f"`{job}`" for job in sorted(jobs))
+def list_jobs(jobs: Collection[str]) -> str:
+    *others, last = (f"`{job}`" for job in sorted(jobs))
+    return f"{', '.join(others)} and {last}" if others else last
