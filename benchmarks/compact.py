@@ -35,7 +35,7 @@ from tracelake.catalogue.evm_columns import EVM_KEYS, EVM_TABLES, EvmTable
 from tracelake.model.buffered import quoted, table_name
 from tracelake.model.dag import ColumnType
 from tracelake.spark.evm.tables import schema_of
-from tracelake.spark.reader import signed
+from tracelake.spark.integer_types import signed
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.spark.testing import BUCKET, DirectoryTransfer, make_context, make_unit
 from tracelake.wire.direct import DirectTable

@@ -25,8 +25,8 @@ from tracelake.catalogue.integrity import FINDING_COLUMNS, IntegrityCheck
 from tracelake.errors import TraceError
 from tracelake.spark import chain_checks
 from tracelake.spark.evm.tables import SCHEMAS, TRACES, schema_of
+from tracelake.spark.integer_types import signed
 from tracelake.spark.operators import OPERATORS as SPARK_OPERATORS
-from tracelake.spark.reader import signed
 from tracelake.worker.feeds import FEEDS
 
 

@@ -99,7 +99,7 @@ def test_spark_refuses_it(running: RunningStore, forged: ObjectMeta, tmp_path: P
 
 def test_an_executor_refuses_it(running: RunningStore, forged: ObjectMeta, tmp_path: Path) -> None:
     first = (forged, pq.read_schema(tmp_path / "own"))
-    fetch = _fetch_function(S3Transfer(running[0].access(), ASKING), "blocks", first, Selection())
+    fetch = _fetch_function(S3Transfer(running[0].access(), ASKING), "blocks", first, Selection(), None)
     row = {"uri": forged.uri, "size": forged.size, "etag": forged.etag, "sha256": forged.sha256}
     with pytest.raises(ContentMismatchError):
         list(fetch(iter([pa.RecordBatch.from_pylist([row])])))

@@ -20,8 +20,8 @@ from tracelake.catalogue.decode import DecodeLogsConfig
 from tracelake.catalogue.evm_columns import EVM_COLUMNS
 from tracelake.catalogue.spec import JobInput
 from tracelake.model.columns import DatasetColumns
+from tracelake.spark.integer_types import signed
 from tracelake.spark.operators.decode_logs import run
-from tracelake.spark.reader import signed
 from tracelake.wire.units import Unit
 
 BLOCKS = 4000

@@ -23,9 +23,10 @@ from tracelake.model.dag import ReadMode
 from tracelake.ports import ObjectMeta
 from tracelake.spark.child.messages import AskFiles, LiveAnswer
 from tracelake.spark.child.transfer import ExportedTables, check
+from tracelake.spark.live_columns import LiveColumns
 from tracelake.spark.operators.integrity_check import run as run_check
 from tracelake.spark.operators.spark_sql import run as run_sql
-from tracelake.spark.reader import Reader, TableReader
+from tracelake.spark.reader import Reader, Selection, TableReader
 from tracelake.spark.session import SharedSession
 from tracelake.spark.testing import make_context
 from tracelake.spark.work import SparkWork
@@ -180,7 +181,7 @@ def test_rows_that_left_the_table_fail_the_attempt(engine: SparkOperators, live:
     assert plain(read(engine, live.item("blocks", 0, 119), new)) == plain(cut_rows("blocks", 0, 119))
 
 
-def test_files_with_other_columns_than_the_table_are_refused(engine: SparkOperators, live: LiveChain) -> None:
+def test_files_have_the_columns_of_the_table(engine: SparkOperators, live: LiveChain) -> None:
     rows = cut_rows("blocks", 20, 39)
     item = live.item("blocks", 20, 39)
 
@@ -189,12 +190,59 @@ def test_files_with_other_columns_than_the_table_are_refused(engine: SparkOperat
         found: pa.Table = read(engine, item, live.source("blocks", [file], 39))
         return found
 
-    with pytest.raises(NonRetryableError, match="author of blocks is missing in its files and binary in its table"):
-        read_file(rows.drop_columns(["author"]))
-    with pytest.raises(NonRetryableError, match="timestamp of blocks is decimal"):
+    with pytest.raises(NonRetryableError, match=r"timestamp of blocks is decimal.*and bigint in its table"):
         read_file(rows.set_column(6, "timestamp", rows["timestamp"].cast(pa.uint64())))
     extended = rows.append_column("size", pa.array(range(20)))
     assert plain(read_file(extended)) == plain(rows)
+
+
+@pytest.mark.parametrize("name", ["blocks", "transactions"])
+def test_columns_that_a_file_lacks_are_null(
+    engine: SparkOperators, dsn: str, transfer: DirectoryTransfer, tmp_path: Path, name: EvmTable
+) -> None:
+    """The table got columns, also lists, after the first files; files with and without them, and the table, are one
+    frame, and so they are for operators that open files."""
+    live = LiveChain(dsn, transfer, tmp_path, nested_tables(), nested_rows())
+    live.write(20, 119, seal=79)
+    added = NESTED[name]
+    old = live.add_file(name, 20, 39, cut_rows(name, 20, 39, nested_rows()).drop_columns([*added]))
+    new = live.add_file(name, 40, 59, cut_rows(name, 40, 59, nested_rows()))
+    nulls = dict.fromkeys(added)
+    expected = [row | nulls for row in plain(cut_rows(name, 30, 39, nested_rows()))]
+    expected += plain(cut_rows(name, 40, 70, nested_rows()))
+    for files in ([old, new], [new, old]):
+        assert plain(read(engine, live.item(name, 30, 70), live.source(name, files, 59))) == expected
+    inside = live.item(name, 30, 59)
+    source = live.source(name, [old, new], 59)
+    assert plain(read(engine, inside, source)) == [row for row in expected if row["block_number"] <= 59]
+
+    def opened(work: SparkWork) -> list[dict[str, Any]]:
+        files = work.open_input(inside)
+        assert files is not None
+        return plain(files.read([*keys, *added]))
+
+    keys = [key for key in ("block_number", "transaction_index") if key in cut_rows(name, 30, 30).column_names]
+    assert read(engine, inside, source, opened) == [
+        {column: row[column] for column in (*keys, *added)} for row in expected if row["block_number"] <= 59
+    ]
+
+
+def test_columns_that_a_file_lacks_are_null_for_executors(
+    spark: SparkSession, live: LiveChain, transfer: DirectoryTransfer, tmp_path: Path
+) -> None:
+    """On a cluster, where each Spark task fetches its files."""
+    columns = live.source("blocks", [], 39).table.columns
+    rows = cut_rows("blocks", 20, 39)
+    files = [
+        live.add_file("blocks", 20, 29, rows.slice(0, 10).drop_columns(["author"])),
+        live.add_file("blocks", 30, 39, rows.slice(10)),
+    ]
+    reader = Reader(spark, FileCache(tmp_path / "cache", transfer), tmp_path / "links", local=False)
+    frame = reader.read("blocks", files, Selection(25, 34), LiveColumns.of(columns))
+    expected = [row | ({"author": None} if row["block_number"] < 30 else {}) for row in plain(rows.slice(5, 10))]
+    assert plain(frame.toArrow()) == expected
+    opened = reader.open("blocks", files, Selection(25, 34), LiveColumns.of(columns)).read(["author"])
+    assert plain(opened) == [{key: row[key] for key in ("block_number", "author")} for row in expected]
 
 
 def test_operators_that_open_files_take_units_that_are_files(engine: SparkOperators, live: LiveChain) -> None:

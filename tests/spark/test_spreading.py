@@ -17,8 +17,8 @@ from tracelake.catalogue.context import NonRetryableError, OperatorResult
 from tracelake.ports import ObjectMeta
 from tracelake.spark import sizes
 from tracelake.spark.failures import explain
+from tracelake.spark.integer_types import signed
 from tracelake.spark.operators import decode_logs
-from tracelake.spark.reader import signed
 from tracelake.spark.testing import make_unit
 from tracelake.spark.work import SparkWork
 from tracelake.spark.writer import ROWS_PER_GROUP, PartWriter, Target

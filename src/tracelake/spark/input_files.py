@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,9 +17,11 @@ import pyarrow.parquet as pq
 
 from tracelake.catalogue.context import NonRetryableError
 from tracelake.ports import FileTransfer, ObjectMeta
+from tracelake.spark.live_columns import LiveColumns
 from tracelake.wire.units import Scalar
 
 BLOCK = "block_number"
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class InputFiles:
     last: int
     """Blocks of the input's unit; the last before the first: no row at all, and the files only tell the columns."""
     where: dict[str, Scalar | list[Scalar]]
+    live: LiveColumns | None = None
+    """Of a live dataset, whose files may lack some of its columns."""
 
     def read(self, columns: Sequence[str], first: int | None = None, last: int | None = None) -> pa.Table:
         """The rows of the unit, or of these blocks of it, with `where` applied; of the columns, those that the files
@@ -48,8 +52,11 @@ class InputFiles:
         condition = (pc.field(BLOCK) >= low) & (pc.field(BLOCK) <= high)
         for number, file in enumerate(self.files if self.first <= self.last else ()):
             with self._local(number, file) as path:
+                present = names if self.live is None else {*pq.read_schema(path).names}
+                columns_there = [name for name in names if name in present]
                 # Without threads: Spark gives a task one core.
-                tables.append(pq.read_table(path, columns=names, filters=condition, use_threads=False))
+                rows = pq.read_table(path, columns=columns_there, filters=condition, use_threads=False)
+                tables.append(rows if self.live is None else fill_columns(rows, schema))
         table = pa.concat_tables(tables)
         for name, value in self.where.items():
             table = table.filter(_matches(table[name], value))
@@ -61,7 +68,11 @@ class InputFiles:
             yield self.paths[number]
             return
         with downloaded(self.transfer, file) as path:
-            check_columns(self.name, (self.files[0], self.schema), (file, pq.read_schema(path)))
+            present = pq.read_schema(path)
+            if self.live is None:
+                check_columns(self.name, (self.files[0], self.schema), (file, present))
+            else:
+                self.live.check(self.name, present)
             yield path
 
 
@@ -79,6 +90,16 @@ def check_columns(name: str, one: tuple[ObjectMeta, pa.Schema], other: tuple[Obj
         f"the files of {name} differ: the column {column} is {differences}. Trigger the job that writes {name} again"
         " for the blocks of the older one, or deploy it with bootstrap: {reset_outputs: true}"
     )
+
+
+def fill_columns(rows: Rows, schema: pa.Schema) -> Rows:
+    """Rows with the columns and types of the schema; null in the columns that they lack."""
+    present = {*rows.schema.names}
+    columns = [
+        rows.column(field.name).cast(field.type) if field.name in present else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return type(rows).from_arrays(columns, schema=schema)
 
 
 @contextmanager

@@ -5,7 +5,8 @@ On one machine the files are fetched once, linked, and read by Spark's own Parqu
 filters leave out. Elsewhere each executor fetches its files and reads the range of them; `where` is applied after.
 
 All files of one read have the same columns of the same types. Where they differ, since what writes them was changed,
-the read is refused: filling in nulls or widening types would be a guess.
+the read is refused: filling in nulls or widening types would be a guess. Files of a live dataset are read with the
+columns of its table instead, which may have got some since a file was written: they are null in its rows.
 
 Tables are read by the executors, in parts, all of one snapshot that the driver holds.
 """
@@ -27,7 +28,9 @@ from tracelake.catalogue.sql.columns.types import POSITIONS, TIMES
 from tracelake.model.dag import ColumnType
 from tracelake.model.windows import dates_between
 from tracelake.ports import FileTransfer, ObjectMeta
-from tracelake.spark.input_files import BLOCK, InputFiles, check_columns, downloaded, to_literal
+from tracelake.spark.input_files import BLOCK, InputFiles, check_columns, downloaded, fill_columns, to_literal
+from tracelake.spark.integer_types import signed
+from tracelake.spark.live_columns import LiveColumns
 from tracelake.spark.signed import lend_files
 from tracelake.storage.file_cache import FileCache
 from tracelake.storage.live_tables import cut_table
@@ -37,7 +40,6 @@ from tracelake.storage.snapshots import (
     Snapshot,
     SnapshotTable,
     TablePart,
-    arrow_columns,
 )
 from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import PayloadInput, ReadScope, Scalar
@@ -85,22 +87,27 @@ class Reader:
     """The task's own: links to what it reads. The caller removes it."""
     local: bool
 
-    def read(self, name: str, files: Sequence[ObjectMeta], selection: Selection) -> "DataFrame":
+    def read(
+        self, name: str, files: Sequence[ObjectMeta], selection: Selection, live: LiveColumns | None = None
+    ) -> "DataFrame":
+        """`live`: the columns of the table, if these are files of a live dataset."""
         if self.local:
-            paths, first = self._link(name, files)
-            schema = _spark_schema(first)
+            paths, first = self._link(name, files, live)
+            schema = _spark_schema(first) if live is None else live.spark_schema()
             reader = self.session.read if schema is None else self.session.read.schema(schema)
             frame = reader.parquet(*(str(path) for path in paths))
         else:
-            frame = self._read_by_executors(name, files, selection)
+            frame = self._read_by_executors(name, files, selection, live)
         return select(frame, name, selection)
 
-    def open(self, name: str, files: Sequence[ObjectMeta], selection: Selection) -> InputFiles:
+    def open(
+        self, name: str, files: Sequence[ObjectMeta], selection: Selection, live: LiveColumns | None = None
+    ) -> InputFiles:
         """The files for Spark tasks that read them by themselves."""
         if self.local:
-            paths, schema = self._link(name, files)
+            paths, schema = self._link(name, files, live)
         else:
-            paths, schema = None, self._schema(name, files)
+            paths, schema = None, self._schema(name, files) if live is None else live.schema
         where = dict(selection.where or {})
         if missing := [field for field in where if field not in schema.names]:
             raise NonRetryableError(f"`where` names {missing[0]!r}, which {name} does not have")
@@ -108,16 +115,22 @@ class Reader:
             raise NonRetryableError(f"the input {name} is read by blocks, but its unit is not a range of blocks")
         lent = self.cache.transfer if self.local else lend_files(self.cache.transfer, files)
         start, end = (1, 0) if selection.empty else (selection.start, selection.end)
-        return InputFiles(name, schema, tuple(files), paths, lent, start, end, where)
+        return InputFiles(name, schema, tuple(files), paths, lent, start, end, where, live)
 
-    def _link(self, name: str, files: Sequence[ObjectMeta]) -> tuple[tuple[Path, ...], pa.Schema]:
-        """Local links to the files, and the columns that all of them have."""
+    def _link(
+        self, name: str, files: Sequence[ObjectMeta], live: LiveColumns | None
+    ) -> tuple[tuple[Path, ...], pa.Schema]:
+        """Local links to the files, and the columns of their rows."""
         _check_present(name, files)
         paths = self.cache.link(files, self.scratch / name)
         first = pq.read_schema(paths[0])
         for path, file in zip(paths, files, strict=True):
-            check_columns(name, (files[0], first), (file, pq.read_schema(path)))
-        return tuple(paths), first
+            schema = pq.read_schema(path)
+            if live is None:
+                check_columns(name, (files[0], first), (file, schema))
+            else:
+                live.check(name, schema)
+        return tuple(paths), first if live is None else live.schema
 
     def _schema(self, name: str, files: Sequence[ObjectMeta]) -> pa.Schema:
         """The columns of the first file."""
@@ -126,15 +139,18 @@ class Reader:
         with downloaded(self.cache.transfer, files[0], self.scratch) as first:
             return pq.read_schema(first)
 
-    def _read_by_executors(self, name: str, files: Sequence[ObjectMeta], selection: Selection) -> "DataFrame":
+    def _read_by_executors(
+        self, name: str, files: Sequence[ObjectMeta], selection: Selection, live: LiveColumns | None
+    ) -> "DataFrame":
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        schema = self._schema(name, files)
+        _check_present(name, files)
+        schema = self._schema(name, files) if live is None else live.schema
         rows = [(file.uri, file.size, file.etag, file.sha256) for file in files]
         frame = self.session.createDataFrame(rows, "uri string, size long, etag string, sha256 string")
         placed = frame.repartition(min(len(files), 200))
         lent = lend_files(self.cache.transfer, files)
-        fetch = _fetch_function(lent, name, (files[0], schema), selection)
+        fetch = _fetch_function(lent, name, (files[0], schema), selection, live)
         return placed.mapInArrow(fetch, from_arrow_schema(signed(schema)))
 
 
@@ -207,22 +223,6 @@ def _selection(start: int | None, end: int | None, where: Where | None, scope: R
     return Selection(start, end, where, *rows, time_zone=scope.time_zone or "UTC")
 
 
-def project_files(frame: "DataFrame", name: str, columns: Sequence[TableColumn]) -> "DataFrame":
-    """The rows of files of a live dataset with the columns of its table, in their order: rows of both can then be one
-    frame, and a reader cannot tell where a row was. Columns that only the files have are left out."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    kinds = {field.name: field.dataType for field in frame.schema.fields}
-    for field in from_arrow_schema(arrow_columns(columns)).fields:
-        if kinds.get(field.name) != field.dataType:
-            kind = kinds[field.name].simpleString() if field.name in kinds else "missing"
-            raise NonRetryableError(
-                f"the column {field.name} of {name} is {kind} in its files and {field.dataType.simpleString()} in its"
-                " table: all jobs that write a live dataset must have the same columns"
-            )
-    return frame.select(*(f"`{column.name}`" for column in columns))
-
-
 def kept_values(columns: Sequence[TableColumn], where: Where | None) -> dict[str, Any]:
     """Numbers that Spark would compare as something less exact, as the frame has them."""
     exact: dict[ColumnType, Callable[[Any], Any]] = {
@@ -237,17 +237,6 @@ def kept_values(columns: Sequence[TableColumn], where: Where | None) -> dict[str
         values = value if isinstance(value, list) else [value]
         by_column[field] = [item if item is None or convert is None else convert(item) for item in values]
     return by_column
-
-
-def signed(schema: pa.Schema) -> pa.Schema:
-    """Spark has no unsigned numbers: each gets the next larger type, as Spark's own reader does it."""
-    larger = {
-        pa.uint8(): pa.int16(),
-        pa.uint16(): pa.int32(),
-        pa.uint32(): pa.int64(),
-        pa.uint64(): pa.decimal128(20, 0),
-    }
-    return pa.schema([field.with_type(larger.get(field.type, field.type)) for field in schema])
 
 
 def _spark_schema(schema: pa.Schema) -> "StructType | None":
@@ -270,7 +259,11 @@ def _spark_schema(schema: pa.Schema) -> "StructType | None":
 
 
 def _fetch_function(
-    transfer: FileTransfer, name: str, first: tuple[ObjectMeta, pa.Schema], selection: Selection
+    transfer: FileTransfer,
+    name: str,
+    first: tuple[ObjectMeta, pa.Schema],
+    selection: Selection,
+    live: LiveColumns | None,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     schema = signed(first[1])
 
@@ -281,13 +274,16 @@ def _fetch_function(
             for row in batch.to_pylist():
                 meta = ObjectMeta(row["uri"], row["size"], row["etag"], row["sha256"])
                 with downloaded(transfer, meta) as path:
-                    check_columns(name, first, (meta, pq.read_schema(path)))
+                    present = pq.read_schema(path)
+                    if live is None:
+                        check_columns(name, first, (meta, present))
+                    else:
+                        live.check(name, present)
+                    names = [column for column in schema.names if column in present.names]
                     # By and by: however large the file is, no more than some batches of it are in memory.
                     row_filter = _arrow_filter(schema, selection)
-                    file_batches = ds.dataset(path, format="parquet").to_batches(
-                        schema.names, row_filter, _ROWS_PER_BATCH
-                    )
-                    yield from (part.cast(schema) for part in file_batches if part.num_rows)
+                    file_batches = ds.dataset(path, format="parquet").to_batches(names, row_filter, _ROWS_PER_BATCH)
+                    yield from (fill_columns(part, schema) for part in file_batches if part.num_rows)
 
     return fetch
 

@@ -25,6 +25,7 @@ from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.checks.evaluation import CheckEvaluation
 from tracelake.spark.gateway import MDC_ATTEMPT
 from tracelake.spark.input_files import InputFiles
+from tracelake.spark.live_columns import LiveColumns
 from tracelake.spark.measure import measure
 from tracelake.spark.reader import Reader, Selection
 from tracelake.spark.session import SparkConfig
@@ -133,12 +134,18 @@ class AttemptRunner:
             self.on_overdue()
 
 
-def _read(reader: Reader, session: "SparkSession", item: PayloadInput, files: Sequence[ObjectMeta]) -> "DataFrame":
-    return replace(reader, session=session).read(item.name, files, Selection.of(item))
+def _read(
+    reader: Reader,
+    session: "SparkSession",
+    item: PayloadInput,
+    files: Sequence[ObjectMeta],
+    live: LiveColumns | None,
+) -> "DataFrame":
+    return replace(reader, session=session).read(item.name, files, Selection.of(item), live)
 
 
-def _open(reader: Reader, item: PayloadInput, files: Sequence[ObjectMeta]) -> InputFiles:
-    return reader.open(item.name, files, Selection.of(item))
+def _open(reader: Reader, item: PayloadInput, files: Sequence[ObjectMeta], live: LiveColumns | None) -> InputFiles:
+    return reader.open(item.name, files, Selection.of(item), live)
 
 
 def _group(context: OperatorContext) -> str:

@@ -135,8 +135,10 @@ class Trial:
             context,
             self.session,
             self.transfer,
-            lambda session, item, files: replace(reader, session=session).read(item.name, files, Selection.of(item)),
-            open_files=lambda item, files: reader.open(item.name, files, Selection.of(item)),
+            lambda session, item, files, live: replace(reader, session=session).read(
+                item.name, files, Selection.of(item), live
+            ),
+            open_files=lambda item, files, live: reader.open(item.name, files, Selection.of(item), live),
         )
 
     def table(self, output_index: int = 0) -> pa.Table:

@@ -20,8 +20,8 @@ from tracelake.catalogue.context import (
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.batches import write_batches
 from tracelake.spark.input_files import InputFiles
+from tracelake.spark.live_columns import LiveColumns
 from tracelake.spark.outputs import TaskOutputs
-from tracelake.spark.reader import project_files
 from tracelake.spark.sizes import file_count, file_ranges, is_small, session_for_small, weigh
 from tracelake.spark.writer import Spread, Written, write_frame
 from tracelake.storage.live_tables import in_files, in_table
@@ -31,9 +31,9 @@ from tracelake.wire.units import PayloadInput, Unit
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ReadFiles: TypeAlias = "Callable[[SparkSession, PayloadInput, Sequence[ObjectMeta]], DataFrame]"
+ReadFiles: TypeAlias = "Callable[[SparkSession, PayloadInput, Sequence[ObjectMeta], LiveColumns | None], DataFrame]"
 HoldTables: TypeAlias = Callable[[Sequence[UUID]], tuple[str, Snapshot]]
-OpenFiles: TypeAlias = Callable[[PayloadInput, Sequence[ObjectMeta]], InputFiles]
+OpenFiles: TypeAlias = Callable[[PayloadInput, Sequence[ObjectMeta], LiveColumns | None], InputFiles]
 ReadTable: TypeAlias = "Callable[[PayloadInput, TableInput | LiveInput], tuple[DataFrame, int]]"
 Source: TypeAlias = list[ObjectMeta] | TableInput | LiveInput
 
@@ -46,7 +46,7 @@ def no_snapshot(_tables: Sequence[UUID]) -> tuple[str, Snapshot]:
     raise NonRetryableError("tables cannot be read by Spark tasks themselves here")
 
 
-def _no_files(item: PayloadInput, _files: Sequence[ObjectMeta]) -> InputFiles:
+def _no_files(item: PayloadInput, _files: Sequence[ObjectMeta], _live: LiveColumns | None) -> InputFiles:
     raise NonRetryableError(f"the input {item.name} cannot be opened here")
 
 
@@ -144,18 +144,17 @@ class SparkWork(TaskOutputs):
         if isinstance(files, LiveInput):
             return self._read_live(item, files)
         size = self.sizes[item.input_index, item.unit] = weigh(files, *item.positions)
-        frame = self.read_files(self.session, item, files)
+        frame = self.read_files(self.session, item, files, None)
         return frame.coalesce(1) if is_small(size) else frame
 
     def _read_live(self, item: PayloadInput, source: LiveInput) -> "DataFrame":
         """The rows of the files, then those of the table; only of one of them where the other has none of the unit."""
-        columns, size = source.table.columns, 0
-        frame = None
+        frame, size = None, 0
         if not in_files(item, source):
             frame, size = self.read_table(item, source)
         if frame is None or not in_table(item, source):
             session = self.session if frame is None else frame.sparkSession
-            rows = project_files(self.read_files(session, item, source.files), item.name, columns)
+            rows = self.read_files(session, item, source.files, LiveColumns.of(source.table.columns))
             size += weigh(source.files, *item.positions)
             frame = rows if frame is None else rows.unionAll(frame)
         self.sizes[item.input_index, item.unit] = size
@@ -169,7 +168,10 @@ class SparkWork(TaskOutputs):
         if not files:
             return None
         self.sizes[item.input_index, item.unit] = weigh(files, *item.positions)
-        return self.open_files(item, files)
+        source = self._source(item)
+        return self.open_files(
+            item, files, LiveColumns.of(source.table.columns) if isinstance(source, LiveInput) else None
+        )
 
     def write(
         self,

@@ -194,8 +194,8 @@ def test_work_that_spark_was_told_to_stop_is_cancelled(job: Bench, spark: SparkS
         spark.sparkContext.setJobGroup("to-be-stopped", "a test", interruptOnCancel=True)
         read = work.read_files
 
-        def tell(session: Any, item: Any, files: Any) -> Any:
-            frame = read(session, item, files)
+        def tell(session: Any, item: Any, files: Any, live: Any) -> Any:
+            frame = read(session, item, files, live)
             started.set()
             return frame
 

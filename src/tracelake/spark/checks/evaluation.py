@@ -48,7 +48,7 @@ class CheckEvaluation:
                 self.work.stop_if_canceled()
                 prepare_session(self.work.session)
                 frame = self.work.read_files(
-                    self.work.session, self._as_input(index), [file.meta for file in output.files]
+                    self.work.session, self._as_input(index), [file.meta for file in output.files], None
                 )
                 self._check(index, frame, checks)
 
