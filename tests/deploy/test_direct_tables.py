@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.support.dags import deploy
+from tests.api.support import User
+from tests.deploy.support import say
+from tests.support.dags import ORG, deploy, output
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.errors import TraceError
 from tracelake.wire.dags import DeployReply
@@ -86,6 +88,33 @@ def test_the_plan_warns_that_blocks_are_not_read_again(
     texts = shown_tables(deploy(harness, LIVE.replace(old, new)))
     assert texts.keys() == {"usdc_blocks", "usdc_logs"}
     assert {dataset: lines[-1] for dataset, lines in texts.items()} == dict.fromkeys(texts, OLD_ROWS_STAY % writers)
+
+
+def test_a_change_reads_no_block_again(harness: DispatcherHarness) -> None:
+    """The follower and the history go on where they were; what is made of the chain is computed again."""
+    model = LIVE + (
+        "jobs:\n- {name: all_logs, activation: reactive, runtime: ecs_platform, operator: spark_sql,"
+        ' config: {query: "SELECT block_number FROM usdc_logs"}, inputs: [{from: {dataset: usdc_logs}}]}\n'
+        "publish:\n  all_logs: {from: {job: all_logs}, storage: s3}\n"
+    )
+    deploy(harness, model)
+    for index in range(4):  # blocks, logs, ranges of history, sealed units
+        say(harness, output(harness, "usdc", "usdc_head", index), 1)
+    changed = model.replace("runtime:", "columns: {logs: [block_hash]}\n  runtime:", 1)
+    plan = deploy(harness, changed, dry_run=True).plan
+    assert [item.job for item in plan.rebuilds] == ["all_logs"]
+
+
+def test_the_run_that_a_change_ends_is_no_gap(harness: DispatcherHarness) -> None:
+    deploy(harness, LIVE)
+    harness.run(harness.dispatcher.monitor.run_once())
+    deploy(harness, LIVE.replace("runtime:", "columns: {logs: [block_hash]}\n  runtime:"))
+    harness.run(harness.dispatcher.monitor.run_once())
+    assert [row["status"] for row in harness.sql("SELECT status FROM tasks ORDER BY task_id")] == ["Canceled", "Queued"]
+    user = User(harness, ORG)
+    assert "given_up" not in user.get("/v1/datasets/usdc_logs")
+    reply = user.get("/v1/why/dataset/usdc_logs")
+    assert "units_given_up" not in {reason["code"] for reason in reply["reasons"]}
 
 
 def test_the_plan_warns_of_a_table_without_files(harness: DispatcherHarness) -> None:

@@ -42,6 +42,20 @@ def find_other_chains(dag: Dag, before: Dag, outputs: Outputs) -> list[Problem]:
     return problems
 
 
+def find_continued_jobs(dag: Dag, outputs: Outputs) -> frozenset[str]:
+    """Jobs that compute nothing again, though they are changed: they write what the active version has in tables, or
+    only follow what those jobs announce, such as the units of a chain that are yet to be read."""
+    published = {
+        (source.job, source.output_index) for publish, _ in _direct_tables(dag, outputs) for source in publish.sources
+    }
+    jobs = {job for job, _ in published}
+    for job in dag.jobs:  # upstream first
+        origins = [item.output and (item.output.job, item.output.output_index) for item in job.inputs]
+        if origins and all(origin and origin[0] in jobs and origin not in published for origin in origins):
+            jobs.add(job.name)
+    return frozenset(jobs)
+
+
 def _direct_tables(dag: Dag, outputs: Outputs) -> Iterator[tuple[Publish, set[str]]]:
     """Those that the active version has too, with the jobs that write them in it."""
     for publish in dag.publish:

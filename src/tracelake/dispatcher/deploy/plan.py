@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tracelake.dispatcher.deploy.buffered import BufferedTable, TableChanges, plan_tables
 from tracelake.dispatcher.deploy.differences import changed_fields, changed_texts, changed_values
-from tracelake.dispatcher.deploy.direct_rows import describe_direct_rows, find_other_chains
+from tracelake.dispatcher.deploy.direct_rows import describe_direct_rows, find_continued_jobs, find_other_chains
 from tracelake.dispatcher.deploy.hashes import DATA_FIELDS, Address, publications, written
 from tracelake.dispatcher.deploy.outputs import Generation, KnownNode, PlannedOutput, StoredDataset, plan_outputs
 from tracelake.dispatcher.deploy.readers import ReaderJob, estimate_readers
@@ -183,11 +183,13 @@ def _rebuilds(document: Dag, jobs: Sequence[PlannedJob], changes: Changes, regis
         for output in job.outputs
         if output.generation is not None
     }
+    fresh = frozenset(job.document.name for job in jobs if job.standing is Standing.FRESH)
     if registry.active is not None:
         generations |= {address: generation for address, (_, generation) in registry.active.outputs.items()}
+        fresh -= find_continued_jobs(document, _names(registry.active))
     return UnitEstimate(
         document,
-        frozenset(job.document.name for job in jobs if job.standing is Standing.FRESH),
+        fresh,
         frozenset(name for name, change in changes.items() if change.change == "added"),
         generations,
         {name: (row.dataset_uuid, row.current_version) for name, row in registry.datasets.items()},
