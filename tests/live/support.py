@@ -60,8 +60,8 @@ class LiveFlow(WindowFlow):
     source: UUID | None = None
     lease: Any = None
 
-    def begin(self) -> None:
-        self.deploy(DAG)
+    def begin(self, document: str = DAG) -> None:
+        self.deploy(document)
         self.harness.run(self.harness.dispatcher.monitor.run_once())
         self.source = self.tasks("head", "Queued")[-1]["task_id"]
         self.lease = self.claim(self.source)

@@ -82,6 +82,8 @@ class _Expansion:
         for index, (table, dataset) in enumerate(self._datasets.items()):
             writers = [self._output(job, index) for job in ("head", "history", "compact")]
             entry = self._map({"from": self._items(writers), "storage": self._text("live")})
+            if index == 0 and self._chain.has("checks"):
+                entry.entries["checks"] = (self._text("checks"), self._chain.at("checks").node)
             key = self._at("publish", table, dataset)
             if dataset in publish.entries:
                 place = DocumentPlace(key, self._chain.place.below("publish"), problems)

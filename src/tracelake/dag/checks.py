@@ -33,7 +33,9 @@ def read_checks(draft: Draft) -> None:
     for entry in draft.publish.values():
         for record in entry.record.get("checks") or ():
             if record is not INVALID:
-                for number, writer in enumerate(entry.writers):
+                # The age of a dataset is one, whoever writes it.
+                writers = entry.writers[:1] if record.has(CheckKind.FRESHNESS) else entry.writers
+                for number, writer in enumerate(writers):
                     _add(draft, record, writer, entry, repeated=number > 0)
     _check_names(draft)
     _check_number(draft)
@@ -99,6 +101,8 @@ def _check_output(draft: Draft, check: CheckDraft) -> bool:
     if operator is None:
         return True
     entry = check.entry
+    if not check.kind.is_of_rows and entry is not None and entry.record.get("storage") in ("live", "postgres"):
+        return True
     if operator.output_storage == "none" or (entry is not None and entry.record.get("storage") == "none"):
         message = f"Job `{check.output.job}` runs `{operator.name}`, which writes no rows to check."
         place.problem("check_operator", message, "Check the output of a job that writes rows.")

@@ -357,6 +357,7 @@ CHAIN = Fields(
         "chunk_blocks": Field(
             Integer(1, 100_000), "Blocks whose rows go into one file; 250 by default, with a filter a whole unit."
         ),
+        "checks": Field(DATASET_CHECKS, "Checks of its blocks: `freshness`."),
         "runtime": Field(Text("a runtime", "[a-z][a-z0-9_-]{0,63}", 64), "Where its jobs run."),
     },
     "a chain: {name, chain_id}",
