@@ -93,3 +93,17 @@ def test_a_change_says_how_many_units_it_makes_anew(harness: DispatcherHarness) 
     plan = deploy(harness, str(text.copy().job("c", "b")), dry_run=True).plan
     assert [(item.job, item.units) for item in plan.rebuilds] == [("c", 3)]
     assert deploy(harness, str(text), dry_run=True).plan.rebuilds == []
+
+
+def test_a_writer_of_a_table_computes_the_units_of_its_inputs(harness: DispatcherHarness) -> None:
+    """Events of a table are commits: of several units at once, and of all writers."""
+    text = Text().source().job("w", "tick").job("other", "tick")
+    schema = {"columns": [{"name": "k", "type": "text", "nullable": False}], "unique": ["k"]}
+    writers = [{"job": "w"}, {"job": "other"}]
+    text.publish["rows"] = {"from": writers, "storage": "postgres", "write_mode": "buffered", "schema": schema}
+    deploy(harness, str(text))
+    for number in range(4):
+        say(harness, output(harness, "d", "tick"), number)
+    say(harness, output(harness, "d", "w"), 0)
+    changed = str(text.copy().job("w", "tick", seconds=1))
+    assert [(item.job, item.units) for item in deploy(harness, changed, dry_run=True).plan.rebuilds] == [("w", 4)]

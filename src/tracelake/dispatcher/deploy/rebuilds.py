@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.deploy.hashes import Address
+from tracelake.dispatcher.deploy.hashes import Address, storage_of
 from tracelake.dispatcher.deploy.outputs import Generation
 from tracelake.dispatcher.records import columns
 from tracelake.model.dag import Dag, Input, JobDocument, ReadMode, UnitGrid
@@ -108,7 +108,7 @@ class UnitEstimate:
         ]
 
     def _estimate(self, job: JobDocument, estimates: Mapping[str, UnitExtent]) -> UnitExtent:
-        generation = self.generations.get((job.name, 0))
+        generation = None if self._is_buffered(job) else self.generations.get((job.name, 0))
         own = None if generation is None else self.extents.get(generation)
         if own is not None and own.units and (job.units is None or _same_windows(own.grid, job.units)):
             return own
@@ -131,6 +131,14 @@ class UnitEstimate:
         is_complete = len(unit_counts) == len(inputs)
         units = (min if job.execution_strategy.is_of_all_inputs else sum)(unit_counts) if is_complete else None
         return UnitExtent(units, blocks, times, inputs[0].grid, any(extent.about for extent in inputs))
+
+    def _is_buffered(self, job: JobDocument) -> bool:
+        """Whether its generation counts commits of a table, of all writers, and not units of the job."""
+        return any(
+            (job.name, 0) == (source.job, source.output_index) and storage_of(self.document, publish) == "buffered"
+            for publish in self.document.publish
+            for source in publish.sources
+        )
 
     def _extent(self, item: Input, estimates: Mapping[str, UnitExtent]) -> UnitExtent:
         if item.output is None:
