@@ -68,6 +68,18 @@ def test_a_dag_with_it_is_checked(installed: None) -> None:
     assert [problem.path for problem in refused.value.problems] == ["jobs[2].config.least"]
 
 
+def test_a_job_of_it_may_choose_its_units(installed: None) -> None:
+    document = (TEMPLATE / "dag.yaml").read_text()
+    days = document.replace(
+        "    execution_strategy: PerPartition\n    config: {least",
+        "    units: {by: time, grain: day}\n    config: {least",
+    )
+    assert days != document
+    units = read_dag(days.encode(), SURROUNDINGS).job("count").units
+    assert units is not None
+    assert units.grain == "day"
+
+
 def test_without_the_package_nobody_knows_it() -> None:
     with pytest.raises(DagInvalidError):
         read_dag((TEMPLATE / "dag.yaml").read_bytes(), SURROUNDINGS)

@@ -39,6 +39,7 @@ PLUGIN = OperatorPlugin(
         RowsPerBlockConfig,
         "Counts the rows of each block.",
         output_storage="s3",
+        windows="all",
     ),
     module="acme_operators.rows_per_block_work",
 )

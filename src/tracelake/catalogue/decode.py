@@ -168,6 +168,7 @@ SPEC = OperatorSpec(
     "Decodes logs to typed columns by the ABI of their events; by default, token transfers.",
     runtimes=WORKERS,
     output_storage="s3",
+    windows="blocks",
     only_files=True,
     checks="sql",
 )

@@ -53,6 +53,7 @@ SPEC = OperatorSpec(
     "Checks that the blocks, transactions and logs of a range are complete and consistent.",
     runtimes=WORKERS,
     output_storage="s3",
+    windows="blocks",
     only_files=True,
     checks="sql",
 )

@@ -120,6 +120,10 @@ class OperatorSpec:
     """A platform control operator: the Dispatcher may run it itself (`runtime: dispatcher`)."""
     output_storage: Literal["none", "s3"] = "none"
     """The storage of an output that its DAG does not publish. `none`: events without rows or files."""
+    windows: Literal["none", "blocks", "all"] = "none"
+    """Whether a job may choose `units` and `read` more than the unit of its task. `blocks`: windows of blocks, and of
+    each input just these. `all`: it reads its inputs by `work.read` alone, which knows windows, history and the rest.
+    """
     only_files: bool = False
     """It works only on blocks in files: none of its inputs or outputs can be a table."""
     only_events: bool = False

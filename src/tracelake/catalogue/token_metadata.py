@@ -64,6 +64,7 @@ SPEC = OperatorSpec(
     "Looks up symbol, decimals and name of the tokens in its input by `eth_call`, each token once.",
     runtimes=WORKERS,
     output_storage="s3",
+    windows="all",
     trusted=True,
     checks="rows",
 )

@@ -257,10 +257,17 @@ def _content(row: DatasetRow, content: DatasetContent | None, *, given_up: bool)
         ("newest commit", moment(content.committed_at)),
         (
             "newest delivery" if row.of_deliveries else "newest block",
-            None if _is_buffered(row) or content.windows else content.last_block,
+            None if _is_buffered(row) or content.windows else _newest(content),
         ),
         ("up to", None if _is_buffered(row) or content.last_block is not None else row.max_cursor),
     ]
+
+
+def _newest(content: DatasetContent) -> str | None:
+    """The newest block, and its age."""
+    if content.last_block is None:
+        return None
+    return str(content.last_block) + (f", of {moment(content.data_at)}" if content.data_at else "")
 
 
 def _given_up(detail: DatasetDetail) -> Text | None:

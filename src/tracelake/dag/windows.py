@@ -11,10 +11,6 @@ from tracelake.dag.problems import shown
 from tracelake.model.dag import Activation, Input, OutputAddress, ReadMode, Strategy, UnitGrid
 from tracelake.model.time_zones import time_zone_names
 
-WINDOW_OPERATORS = frozenset({"spark_sql", "token_metadata"})
-"""Operators that can read more than the unit of their task."""
-BLOCK_WINDOW_OPERATORS = frozenset({"decode_logs", "integrity_check"})
-"""Operators that can have windows of blocks, and read just these."""
 _UTC = UnitGrid(by="blocks").time_zone
 _COLUMN_TYPE = re.compile(
     r"boolean|byte|short|int|integer|bigint|long|float|double|string|binary|date|timestamp"
@@ -96,9 +92,10 @@ def _check_job(job: JobDraft) -> None:
         place.problem("units_of_source", "A source announces its units as they come.", "Use it in a reactive job.")
         return
     operator = record.get("operator")
-    if operator in BLOCK_WINDOW_OPERATORS:
-        _check_block_windows(job, place, operator)
-    elif operator in document_operators() and operator not in WINDOW_OPERATORS:
+    spec = document_operators().get(operator)
+    if spec is not None and spec.windows == "blocks":
+        _check_block_windows(job, place, spec.name)
+    elif spec is not None and spec.windows == "none":
         message = f"`{operator}` reads one unit at a time."
         place.problem("window_operator", message, "Use `operator: spark_sql`, or leave `units` and `read` out.")
     if record.has("execution_strategy"):

@@ -241,6 +241,8 @@ class DatasetContent(Reply, frozen=True, kw_only=True):
     """The first five."""
     committed_at: datetime | None = None
     """The newest commit."""
+    data_at: datetime | None = None
+    """The time of the newest block, where commits record times."""
 
 
 class DatasetDetail(Reply, frozen=True, kw_only=True):

@@ -125,5 +125,6 @@ SPEC = OperatorSpec(
     "Runs a SELECT over its inputs and writes the result.",
     runtimes=WORKERS,
     output_storage="s3",
+    windows="all",
     checks="sql",
 )

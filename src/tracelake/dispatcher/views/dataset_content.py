@@ -9,6 +9,7 @@ import msgspec
 
 from tracelake.catalogue.tables import type_text
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.freshness import read_ages
 from tracelake.dispatcher.views.given_up import range_text, read_grid
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.model.columns import DatasetColumns
@@ -89,6 +90,7 @@ async def load_content(connection: Connection, dataset: asyncpg.Record) -> Datas
     grid = read_grid(await connection.fetchval(_UNITS, *generation))
     first, last = _whole(blocks["first_block"]), _whole(blocks["last_block"])
     in_seconds = grid is not None and grid.by == "time"
+    age = (await read_ages(connection, [generation])).get(generation)
     return DatasetContent(
         units=min(row["units"], CAP),
         empty_units=row["empty_units"],
@@ -105,6 +107,7 @@ async def load_content(connection: Connection, dataset: asyncpg.Record) -> Datas
             for start, end in blocks["gaps"]
         ],
         committed_at=row["committed_at"],
+        data_at=None if age is None else age.data_at,
     )
 
 
