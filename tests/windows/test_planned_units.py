@@ -64,3 +64,22 @@ def test_a_changed_job_rebuilds_the_windows_that_it_has(flow: WindowFlow) -> Non
         (item,) = reply.plan.rebuilds
         assert (item.job, item.added) == ("model", False)
         assert (item.units, item.about) == expected
+
+
+def test_a_join_with_units_of_another_dag_that_have_another_size_is_warned_of(windows: WindowFlow) -> None:
+    windows.times = None
+    deploy(windows, "units: {by: blocks, size: 100}\n    inputs: [{from: {job: blocks}}]")
+    put(windows, 0, 399, "a")
+    text = """name: fresh
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: tick, activation: source, source: {kind: manual}}
+  - {name: cut, activation: reactive, runtime: dispatcher, operator: range_splitter, config: {size: SIZE},
+     inputs: [{from: {job: tick}}]}
+  - {name: join, activation: reactive, operator: noop, execution_strategy: PerPartition,
+     inputs: [{from: {job: cut}}, {from: {dataset: blocks}}]}
+"""
+    for dry_run in (True, False):
+        (note,) = windows.deploy(text.replace("SIZE", "500"), dry_run=dry_run).plan.notes
+        assert "`cut` units of 500 blocks, `blocks` units of 400 blocks so far" in note
+    assert windows.deploy(text.replace("SIZE", "400"), dry_run=True).plan.notes == []

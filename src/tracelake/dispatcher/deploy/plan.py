@@ -19,6 +19,7 @@ from tracelake.dispatcher.deploy.outputs import Generation, KnownNode, PlannedOu
 from tracelake.dispatcher.deploy.readers import ReaderJob, estimate_readers
 from tracelake.dispatcher.deploy.rebuilds import UnitEstimate, UnitExtent
 from tracelake.dispatcher.deploy.table_rows import describe_rows
+from tracelake.dispatcher.deploy.unmatched_units import describe_unmatched_units
 from tracelake.errors import TraceError
 from tracelake.model.dag import Dag, Input, JobDocument, Problem
 from tracelake.wire.dags import DatasetChange, JobChange, JobRebuild, Plan
@@ -151,7 +152,11 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
             rebuild_tasks=sum(item.units for item in rebuilds),
             readers=readers,
             reader_tasks=sum(item.units for item in readers if not item.stale),
-            notes=[*_revoked(document, registry), *_changed_checks(changes)],
+            notes=[
+                *_revoked(document, registry),
+                *_changed_checks(changes),
+                *describe_unmatched_units(document, registry.datasets, registry.units),
+            ],
         ),
     )
 

@@ -7,6 +7,7 @@ windows between the first and the last position or time of its inputs.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from uuid import UUID
 
 import msgspec
@@ -21,11 +22,13 @@ from tracelake.wire.dags import JobRebuild
 
 MOST = 10_000
 """Units of a generation that are counted."""
+MOST_SIZES = 20
+"""Different sizes of units that are told apart."""
 
 # Ranges are kept as runs of equal units; other units as keys, or only as events. Times never decrease from block to
 # block, so the unit that ends first has the first of them.
 _COUNTS = f"""
-    SELECT g.dataset_uuid, g.dataset_version, v.units AS grid, r.units AS ranges, r.first, r.last,
+    SELECT g.dataset_uuid, g.dataset_version, v.units AS grid, r.units AS ranges, r.first, r.last, r.sizes,
            (SELECT count(*) FROM (SELECT FROM events e WHERE e.dataset_uuid = g.dataset_uuid
                AND e.dataset_version = g.dataset_version AND e.routed_seq IS NOT NULL LIMIT {MOST + 1}) x) AS events,
            (SELECT time_min FROM readable_units u WHERE u.dataset_uuid = g.dataset_uuid
@@ -38,7 +41,8 @@ _COUNTS = f"""
     LEFT JOIN dataset_versions v ON v.dataset_uuid = g.dataset_uuid AND v.dataset_version = g.dataset_version
     CROSS JOIN LATERAL (
         SELECT coalesce(sum((s.range_end::numeric - s.range_start + 1) / s.unit_size), 0)::numeric AS units,
-               min(s.range_start) AS first, max(s.range_end) AS last
+               min(s.range_start) AS first, max(s.range_end) AS last,
+               array_agg(DISTINCT s.unit_size) AS sizes
         FROM (SELECT range_start, range_end, unit_size FROM dataset_runs
               WHERE dataset_uuid = g.dataset_uuid AND dataset_version = g.dataset_version LIMIT {MOST}) s) r"""  # noqa: S608 - constants only
 
@@ -55,6 +59,8 @@ class UnitExtent:
     grid: UnitGrid | None = None
     about: bool = False
     """The number is an estimate."""
+    sizes: frozenset[int] = frozenset()
+    """Blocks of its units; empty if they are not known, or of more than MOST_SIZES sizes."""
 
 
 async def count_units(connection: Connection, generations: Collection[Generation]) -> dict[Generation, UnitExtent]:
@@ -70,8 +76,13 @@ async def count_units(connection: Connection, generations: Collection[Generation
             None if in_seconds else ranges,
             (ranges or times) if in_seconds else times,
             grid,
+            sizes=frozenset() if in_seconds else _unit_sizes(row["sizes"]),
         )
     return extents
+
+
+def _unit_sizes(sizes: Collection[Decimal] | None) -> frozenset[int]:
+    return frozenset(map(int, sizes)) if sizes and len(sizes) <= MOST_SIZES else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
