@@ -32,13 +32,6 @@ _IS_ANNOUNCED = """
 
 _IS_WHOLE = "SELECT EXISTS (SELECT FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2 AND unit = '*')"
 
-_ANNOUNCED = """
-    SELECT EXISTS (SELECT FROM dataset_keys WHERE dataset_uuid = $1 AND dataset_version = $2 AND unit = $3)
-        OR EXISTS (SELECT FROM tasks WHERE node_id = $4 AND edge = -1 AND unit_end = $5 AND unit_key = $3
-                   AND revision_kind <> 'manual')"""
-
-_IS_WHOLE = "SELECT EXISTS (SELECT FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2 AND unit = '*')"
-
 _COMMITTED = """
     SELECT range_start, range_end FROM (
         (SELECT range_start, range_end FROM dataset_units
