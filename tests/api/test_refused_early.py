@@ -170,3 +170,74 @@ def test_readers_that_choose_their_units_do_not_count(flow: WindowFlow) -> None:
     flow.run_windows("hour")
     assert (0, 3599) in flow.rows("hour")
     assert flow.trigger("d", "src", range={"start": 600, "end": 799}).tasks, "hours are no blocks"
+
+
+def refused_units(flow: WindowFlow, job: str, start: int, end: int) -> list[str]:
+    """The units that a refused trigger names, none of which is committed."""
+    error = refuse(flow, "d", job, start, end)
+    units: list[str] = error.details["units"]
+    assert error.details["uncommitted_units"] == units
+    assert f"overlaps {', '.join(f'{unit} (not committed yet)' for unit in units)}" in error.message
+    return units
+
+
+@pytest.mark.parametrize("job", ["src", "blocks"])
+def test_a_range_that_cuts_across_units_of_open_tasks_is_refused_with_them(flow: WindowFlow, job: str) -> None:
+    flow.deploy(DAG)
+    for start in (0, 500, 1000):
+        flow.trigger("d", "src", range={"start": start, "end": start + 499})
+    tasks = {task["unit_key"]: task["task_id"] for task in flow.tasks("blocks", "Queued")}
+    assert refused_units(flow, job, 250, 749) == ["0-499", "500-999"]
+    assert refused_units(flow, job, 0, 1499) == ["0-499", "500-999", "1000-1499"]
+    assert refused_units(flow, job, 600, 609) == ["500-999"], "within one"
+    flow.finish(tasks["p:0-499"], "x")
+    mixed = refuse(flow, "d", job, 250, 749)
+    assert "250-749 overlaps 0-499, 500-999 (not committed yet): " in mixed.message
+    assert (mixed.details["units"], mixed.details["uncommitted_units"]) == (["0-499", "500-999"], ["500-999"])
+
+
+def test_tasks_are_open_until_nothing_more_comes_of_them(flow: WindowFlow) -> None:
+    flow.deploy(DAG)
+    flow.trigger("d", "src", range={"start": 0, "end": 499})
+    (task,) = flow.tasks("blocks", "Queued")
+    task_id = task["task_id"]
+    flow.harness.sql("UPDATE tasks SET held = true, held_by = 'l', limit_keys = '{l}' WHERE task_id = $1", task_id)
+    assert refused_units(flow, "src", 250, 749) == ["0-499"], "held"
+    flow.harness.sql("UPDATE tasks SET held = false, held_by = NULL, limit_keys = NULL WHERE task_id = $1", task_id)
+    lease = flow.claim(task_id)
+    assert refused_units(flow, "src", 250, 749) == ["0-499"], "running"
+    flow.complete(task_id, lease, status="Failed", error_message="no", retryable=True)
+    assert flow.harness.row(str(task_id))["next_retry_at"] is not None
+    assert refused_units(flow, "src", 250, 749) == ["0-499"], "waits for its retry"
+    flow.person("cancel", task_id)
+    assert flow.trigger("d", "src", range={"start": 250, "end": 749}).tasks, "canceled: the blocks are free"
+
+
+def test_the_unit_of_an_open_task_is_triggered_again_as_before(flow: WindowFlow) -> None:
+    flow.deploy(DAG)
+    span = {"start": 0, "end": 499}
+    first = flow.trigger("d", "src", range=span, idempotency_key="once")
+    again = flow.trigger("d", "src", range=span, idempotency_key="once")
+    assert (again.duplicate, again.event_id) == (True, first.event_id)
+    assert flow.trigger("d", "src", range=span).tasks == [], "the unit has its task"
+    (task,) = flow.tasks("blocks")
+    flow.fail(task["task_id"])
+    flow.person("retry", task["task_id"])
+    own = flow.trigger("d", "blocks", range=span).task_id
+    assert own is not None, "a run of its own for the same unit"
+    flow.finish(task["task_id"], "x")
+    flow.finish(own, "y")
+    assert flow.rows("blocks") == {(0, 499): "y"}
+    assert flow.trigger("d", "src", range={"start": 500, "end": 999}).tasks, "a unit beside it"
+
+
+def test_open_pieces_of_a_splitter_are_compared_piece_by_piece(flow: WindowFlow) -> None:
+    flow.deploy(SPLIT)
+    flow.trigger("chain", "src", range={"start": 0, "end": 1234})
+    while flow.tasks("large", "Queued") or flow.tasks("small", "Queued"):
+        flow.harness.invoke()
+    error = refuse(flow, "chain", "src", 0, 1999)
+    assert error.details["uncommitted_units"] == ["1000-1234"]
+    assert "0-1999 in units of 500 overlaps 1000-1234 (not committed yet)" in error.message
+    assert flow.trigger("chain", "src", range={"start": 0, "end": 1234}).event_id, "all of them as they are"
+    assert flow.trigger("chain", "src", range={"start": 1235, "end": 2999}).tasks

@@ -21,13 +21,14 @@ from tests.support.state import set_edges
 from tracelake.dispatcher.deploy import builds, pointers
 from tracelake.dispatcher.deploy import edges as deployed_edges
 from tracelake.dispatcher.engine.catch_up import edge_drain, invalidation_drain, routing_reconciler
-from tracelake.dispatcher.engine.routing import coverage, directory, drafts, edges, invalidations
+from tracelake.dispatcher.engine.routing import coverage, directory, drafts, edges, invalidations, output_units
 
 ROWS = 50_000
 LARGE = ("tasks", "events", "dataset_runs", "dataset_keys", "unit_revisions", "invalidations")
 
 FIRST = {
     "tasks_units": "node_id",
+    "tasks_open": "node_id",
     "tasks_by_job": "job_id",
     "tasks_superseded": "superseded",
     "events_routed": "dataset_uuid",
@@ -67,6 +68,7 @@ STATEMENTS = {
     "whether units are there": coverage._ASK,
     "ranges that overlap": coverage._OVERLAPPING,
     "cursors that overlap": invalidations._CURSOR_UNITS,
+    "units that a range overlaps": output_units._OVERLAPPING,
     "readers": directory._LOAD,
     "edges": edges._LOCK,
     "edges that are behind": edge_drain._BEHIND,

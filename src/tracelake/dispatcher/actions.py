@@ -318,7 +318,7 @@ class UserActions:
     async def _check_ranges(
         self, connection: Connection, plan: WritePlan, actor: Actor, job: Job, blocks: BlockRange | None
     ) -> None:
-        """Refuses a range that cuts across committed units of the job or of those that take its units."""
+        """Refuses a range that cuts across units of the job or of those that take its units."""
         if blocks is None:
             return
         epoch = plan.epochs[job.org_id]

@@ -1,10 +1,12 @@
-"""Committed units of the files that a range would make. Units of a dataset do not overlap, so a task of a range that
-cuts across them could compute its rows, and never commit them.
+"""Units of files that a range would make, and that exist: committed, or of tasks that are queued, run or wait for a
+retry. Units of a dataset do not overlap, so a task of a range that cuts across them could compute its rows, and never
+commit them.
 
 A range reaches more than the job that is triggered: readers take the units of their inputs, and so do theirs. They are
 followed as far as their units are known from the range alone. A job that chooses its own units ends a path, and so
 does an output whose events its operator decides. Nothing is locked, and the work is bounded: `_MAX_READERS` jobs, and
-of each output the units at both ends of the range and the first `_SCANNED` in between.
+of each output the units at both ends of the range and the first `_SCANNED` in between, of those that are committed and
+of those that are not. A task that is still to be created, because a task before it is open, has no unit yet.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -31,30 +33,45 @@ _PASSES_UNITS = frozenset(("noop", "range_splitter"))
 """Operators that announce their unit, or the pieces of it, also where they store nothing."""
 
 # Units of a generation do not overlap: the last one that begins before the range may reach into it, and all that begin
-# within it do. `first` is where the unit of the range begins that has the same block as the existing one.
+# within it do. Open tasks are found by where their units end. `first` is where the unit of the range begins that has
+# the same block as the existing one.
 _OVERLAPPING = """
-    SELECT q.number, d.name, u.range_start, u.range_end
-    FROM unnest($3::int[], $4::uuid[], $5::bigint[], $6::bigint[]) AS q(number, job_id, origin, size)
+    SELECT q.number, d.name, u.range_start, u.range_end, bool_or(u.is_committed) AS is_committed
+    FROM unnest($3::int[], $4::uuid[], $5::uuid[], $6::bigint[], $7::bigint[])
+         AS q(number, job_id, node_id, origin, size)
     JOIN job_outputs o USING (job_id)
     JOIN datasets d ON d.dataset_uuid = o.dataset_uuid AND d.storage = 's3'
     CROSS JOIN LATERAL (
-        (SELECT range_start, range_end FROM dataset_units u
+        (SELECT range_start, range_end, true AS is_committed FROM dataset_units u
          WHERE u.dataset_uuid = o.dataset_uuid AND u.dataset_version = o.dataset_version AND u.range_start < $1
          ORDER BY u.range_start DESC LIMIT 1)
-        UNION
-        (SELECT range_start, range_end FROM dataset_units u
+        UNION ALL
+        (SELECT range_start, range_end, true FROM dataset_units u
          WHERE u.dataset_uuid = o.dataset_uuid AND u.dataset_version = o.dataset_version
            AND u.range_start BETWEEN $1 AND $2
-         ORDER BY u.range_start LIMIT $7)
-        UNION
-        (SELECT range_start, range_end FROM dataset_units u
+         ORDER BY u.range_start LIMIT $8)
+        UNION ALL
+        (SELECT range_start, range_end, true FROM dataset_units u
          WHERE u.dataset_uuid = o.dataset_uuid AND u.dataset_version = o.dataset_version
            AND u.range_start BETWEEN $1 AND $2
-         ORDER BY u.range_start DESC LIMIT 1)) u
+         ORDER BY u.range_start DESC LIMIT 1)
+        UNION ALL
+        (SELECT unit_start, unit_end, false FROM tasks t
+         WHERE t.node_id = q.node_id AND t.finished_at IS NULL AND t.unit_end BETWEEN $1 AND $2
+         ORDER BY t.unit_end LIMIT $8)
+        UNION ALL
+        (SELECT unit_start, unit_end, false FROM tasks t
+         WHERE t.node_id = q.node_id AND t.finished_at IS NULL AND t.unit_end BETWEEN $1 AND $2
+         ORDER BY t.unit_end DESC LIMIT 1)
+        UNION ALL
+        (SELECT unit_start, unit_end, false FROM tasks t
+         WHERE t.node_id = q.node_id AND t.finished_at IS NULL AND t.unit_end > $2
+         ORDER BY t.unit_end LIMIT 1)) u
     CROSS JOIN LATERAL (SELECT q.origin + (u.range_start - q.origin) / q.size * q.size AS first) f
-    WHERE u.range_end >= $1
+    WHERE u.range_start <= $2 AND u.range_end >= $1
       AND (u.range_start, u.range_end) <> (greatest($1, f.first), least($2 - f.first, q.size - 1) + f.first)
-    ORDER BY q.number, d.name, u.range_start LIMIT $8"""
+    GROUP BY q.number, d.name, u.range_start, u.range_end
+    ORDER BY q.number, d.name, u.range_start LIMIT $9"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,27 +129,35 @@ async def find_readers(
 async def check_units(
     connection: Connection, paths: Sequence[UnitPath], *, dags: Collection[str] | None = None
 ) -> None:
-    """Refuses a range that cuts across committed units of these jobs, and names them. The first job is triggered.
+    """Refuses a range that cuts across units of these jobs, and names them. The first job is triggered.
 
     `dags` are those that the caller may know of, if not all: datasets of others are not named.
     """
     blocks = paths[0].cuts
-    jobs = [(number, path.job.job_id, path.cuts.origin, path.cuts.size) for number, path in enumerate(paths)]
+    jobs = [
+        (number, path.job.job_id, path.job.node_id, path.cuts.origin, path.cuts.size)
+        for number, path in enumerate(paths)
+    ]
     rows = await connection.fetch(_OVERLAPPING, blocks.start, blocks.end, *columns(jobs), _SCANNED, _SHOWN + 1)
     if not rows:
         return
     path, name = paths[rows[0]["number"]], rows[0]["name"]
-    units = [
-        f"{row['range_start']}-{row['range_end']}"
+    units = {
+        f"{row['range_start']}-{row['range_end']}": row["is_committed"]
         for row in rows
         if (row["number"], row["name"]) == (rows[0]["number"], name)
-    ]
-    unit_list = ", ".join(units[:_SHOWN]) + (", ..." if len(units) > _SHOWN else "")
+    }
+    shown_units = [*units][:_SHOWN]
+    uncommitted_units = [unit for unit in shown_units if not units[unit]]
+    unit_list = ", ".join(unit if units[unit] else f"{unit} (not committed yet)" for unit in shown_units)
+    unit_list += ", ..." if len(units) > _SHOWN else ""
     span = f"{blocks.start}-{blocks.end}"
     if path.cuts != blocks:
         span += f" in units of {path.cuts.size}"
     remedy = "trigger one of these, or a range beside them"
-    details: dict[str, Any] = {"field": "range", "units": units[:_SHOWN]}
+    details: dict[str, Any] = {"field": "range", "units": shown_units}
+    if uncommitted_units:
+        details |= {"uncommitted_units": uncommitted_units}
     if dags is not None and path.job.dag_name not in dags:
         text = f"A dataset of another DAG takes these units, which do not overlap, and {span} overlaps {unit_list}"
     else:
