@@ -314,6 +314,22 @@ def test_since_tells_what_was_made_before_too(trace: Trace, api: FakeApi, monkey
     assert all("since" in call.query for call in api.asked("/v1/tasks"))
 
 
+def test_only_jobs_of_a_version_are_followed(trace: Trace, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(api, monkeypatch, put(task_row(2, **QUEUED)), put(task_row(2, **RUNNING)))
+    work.put(task_row(1, **RUNNING))
+    shown = trace("tasks", "--follow", "--json", "--dag", "pools", "--version", "4")
+    assert told(shown) == [(2, "created"), (2, "claimed")]
+    assert all(call.query["version"] == "4" and call.query["dag"] == "pools" for call in api.asked("/v1/tasks"))
+    refusal = trace("tasks", "--follow", "--version", "4")
+    assert (refusal.status, "--version is one of a DAG" in refusal.err) == (2, True)
+
+
+def test_a_version_that_does_not_exist_is_not_followed(trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/tasks"] = TraceError("dag_version_not_found")
+    ended = trace("tasks", "--follow", "--dag", "pools", "--version", "9")
+    assert (ended.status, "dag_version_not_found" in ended.err) == (1, True)
+
+
 def test_open_tasks_are_bounded_too(trace: Trace, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "MOST_OPEN", 2)
     rows = [task_row(number, **QUEUED) for number in (2, 3, 4)]

@@ -186,11 +186,18 @@ def event_line(event: EventRow) -> Text:
 
 class TaskFollower(Follower):
     def __init__(
-        self, session: Session, client: UserClient, status: str | None, since: datetime | None, **names: str | None
+        self,
+        session: Session,
+        client: UserClient,
+        status: str | None,
+        since: datetime | None,
+        version: int | None,
+        **names: str | None,
     ) -> None:
         super().__init__(session, client)
         self._status, self._names = status, names
-        self._filters: dict[str, Any] = {"since": since} | names
+        self._jobs: dict[str, Any] = {"version": version} | names
+        self._filters: dict[str, Any] = {"since": since} | self._jobs
         self._after: UUID | None = None if since is None else UUID(int=0)
         self._shown_ids: set[UUID] = set()
         """The tasks that the server will list again."""
@@ -216,9 +223,9 @@ class TaskFollower(Follower):
         await self._look_again()
 
     async def _remember_those_before(self) -> None:
-        names: dict[str, Any] = {name: value for name, value in self._names.items() if value is not None}
+        filters = {name: value for name, value in self._jobs.items() if value is not None}
         for status in _BEFORE:
-            page = await self._client.call(routes.LIST_TASKS, status=status, limit=MOST_BEFORE, **names)
+            page = await self._client.call(routes.LIST_TASKS, status=status, limit=MOST_BEFORE, **filters)
             if page.next is not None and status != "Failed":
                 note(f"More than {MOST_BEFORE} tasks are {status} already; only the newest {MOST_BEFORE} are followed.")
             for task in reversed(page.tasks):

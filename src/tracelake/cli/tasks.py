@@ -92,6 +92,7 @@ def command(
       trace tasks --dag pools --watch
       trace tasks --follow --job pools/prices
       trace tasks --follow --since 10m
+      trace tasks --follow --dag pools --version 5
       trace tasks --follow --status Failed --json
       trace tasks --job pools/prices --status Failed --since 2h
       trace tasks 01890000-0000-7000-8000-000000000001
@@ -152,14 +153,15 @@ def _show_by_error(session: Session, filters: dict[str, Any], *, live: bool) -> 
 
 
 def _follow(session: Session, filters: dict[str, Any], *, watch: bool) -> None:
-    for name in ("until", "cursor", "version"):
+    for name in ("until", "cursor"):
         if name in filters:
-            raise click.UsageError(f"--follow has no end, no pages and no version: leave out --{name}.")
+            raise click.UsageError(f"--follow has no end and no pages: leave out --{name}.")
     if watch:
         raise click.UsageError("Give --watch or --follow, not both.")
     names = {name: filters.get(name) for name in ("dag", "job")}
     status, since = filters.get("status"), filters.get("since")
-    follow(session, lambda client: TaskFollower(session, client, status, since, **names))
+    version = filters.get("version")
+    follow(session, lambda client: TaskFollower(session, client, status, since, version, **names))
 
 
 def _is_idle(task: TaskRow) -> bool:
