@@ -99,6 +99,7 @@ def statements(world: World) -> dict[str, tuple[str, tuple[Any, ...]]]:
         "one dead letter": (dead_batches._LIST, (world.org_id, None, 0, new_id(), 1)),
         "dead letters of jobs": (jobs._DEAD_LETTERS, ([world.alerts.dataset_uuid],)),
         "files": (files._UNITS, (*world.blocks, 0, 2**60, 501)),
+        "rows of files": (files._ROWS, (*world.blocks, ["p:10-19"], [1])),
         "files before a range": (files._BEFORE, (*world.blocks, 1000)),
         "files of a whole generation": (files._WHOLE, world.blocks),
         "files of a moment": (files._UNITS_AS_OF, (*world.blocks, 0, 2**60, 501, datetime.now(UTC))),

@@ -46,8 +46,8 @@ def flow(harness: DispatcherHarness) -> Flow:
     return flow
 
 
-def commit(flow: Flow, start: int, end: int, numbers: list[int]) -> None:
-    """A unit with a file for each number, which holds that block."""
+def commit(flow: Flow, start: int, end: int, numbers: list[int], *, counts: bool = False) -> None:
+    """A unit with a file for each number, which holds that block. `counts`: the task reports how many rows it wrote."""
     flow.trigger("files", "src", range={"start": start, "end": end})
     task = next(task["task_id"] for task in flow.tasks("write", "Queued"))
     lease = flow.claim(task)
@@ -65,7 +65,9 @@ def commit(flow: Flow, start: int, end: int, numbers: list[int]) -> None:
     ref = {"scheme": "s3", "bucket": bucket, "prefix": key, "glob": "*.parquet"}
     published = flow.event("files", "write", range_start=start, range_end=end) | {"storage_ref": ref}
     event = flow.event("files", "write", **block(start, end))
-    flow.complete(task, lease, datasets_published=[published], events=[event])
+    output = flow.event("files", "write")
+    report = {"outputs": [output | {"row_count": len(numbers)}]} if counts else {}
+    flow.complete(task, lease, datasets_published=[published], events=[event], **report)
 
 
 @pytest.fixture
@@ -112,6 +114,20 @@ def test_rows_beyond_the_limit_are_mentioned(trace: Trace) -> None:
         ended = trace("read", "blocks", "--token-file", "reader.token", *options)
         assert ended.out.splitlines()[-1] == note, options
         assert len(ended.out.splitlines()) == 2 + int(note[1]), options
+
+
+def test_rows_of_a_range_are_counted_if_all_its_units_are(trace: Trace, flow: Flow) -> None:
+    for start in (40, 50, 60, 70):
+        commit(flow, start, start + 9, [start, start + 1, start + 2], counts=True)
+    for options, note in (
+        (("--range", "40-79", "--head", "5"), "(5 of 12 rows)"),  # of two pages
+        (("--range", "45-55"), "(6 rows)"),
+        (("--range", "45-55", "--head", "1"), "(1 of 6 rows)"),
+        (("--range", "30-79", "--head", "5"), "(5 rows; there are more)"),
+        (("--head", "5"), "(5 rows; there are more)"),
+    ):
+        ended = trace("read", "blocks", "--token-file", "reader.token", *options)
+        assert ended.out.splitlines()[-1] == note, options
 
 
 def test_a_range_without_units_has_no_rows(trace: Trace) -> None:

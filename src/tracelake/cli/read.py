@@ -29,6 +29,7 @@ from tracelake.cli.text import clean_lines
 from tracelake.client.content import ApiContent, choose_columns, pin_content
 from tracelake.client.errors import ClientError, RemoteError
 from tracelake.client.live_reading import LiveFiles, read_live
+from tracelake.client.pinned_rows import with_count
 from tracelake.client.stack import LocalStack
 from tracelake.errors import TraceError
 from tracelake.query.results import encode_rows
@@ -149,7 +150,7 @@ def command(
     if not isinstance(rows, int):
         is_cut = rows.num_rows > limit
         page = rows.slice(0, limit) if is_cut else rows
-        total = None if blocks is not None else _total(detail, page)
+        total = _total(None if blocks is not None else detail, page)
         _show(session, page, total, more=is_cut, wide=wide)
         # A unit without rows has a file with its columns.
         if not page.num_rows:
@@ -219,14 +220,17 @@ def _pieces(
     session: Session, dataset: str, blocks: tuple[int | None, int | None], names: list[str] | None, head: int | None
 ) -> Generator[pa.Table, None, None]:
     stack, (start, end) = session.stack, blocks
+    # Without a range, the dataset itself says how many rows it has.
+    count_rows = head is not None and start is not None
     if not isinstance(stack, LocalStack) or not os.access(stack.service_token_file, os.R_OK):
-        return _over_the_api(ApiContent(session.run, dataset), ContentRequest(start=start, end=end), names, head)
+        content = ContentRequest(start=start, end=end, count_rows=count_rows)
+        return _over_the_api(ApiContent(session.run, dataset), content, names, head)
     org = session.run(lambda client: client.call(routes.WHOAMI)).org
-    request = DatasetFilesRequest(org=org, name=dataset, start=start, end=end)
+    request = DatasetFilesRequest(org=org, name=dataset, start=start, end=end, count_rows=count_rows)
     settings = Settings.load({"home": stack.home})
     reply, files = session.run(lambda _: find_files(stack, request), dataset=dataset)
     if reply.columns is None:
-        return read_files(settings.resolve_object_store(), files, names)
+        return with_count(read_files(settings.resolve_object_store(), files, names), reply.rows)
     if reply.live:
         local = LocalLiveSource(session, stack, settings, request, reply.dataset_uuid, LiveFiles(files, reply.boundary))
         return read_live(local, choose_columns(dataset, reply.columns, names, None), blocks, head)
@@ -260,7 +264,7 @@ def _find_detail(session: Session, dataset: str) -> DatasetDetail | None:
 
 def _total(detail: DatasetDetail | None, table: pa.Table) -> int | None:
     row_count = (table.schema.metadata or {}).get(COUNT_KEY)
-    if row_count is not None and row_count.isdigit():
+    if row_count is not None and row_count.isdigit() and int(row_count) >= table.num_rows:
         return int(row_count)
     content = None if detail is None else detail.content
     if content is None or content.more or content.estimated or content.rows is None or content.rows < table.num_rows:

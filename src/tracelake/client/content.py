@@ -72,7 +72,7 @@ class ApiContent:
             raise ClientError("range_not_supported", f"{self.dataset}: {error}") from None
 
     def list_files(self, request: ContentRequest) -> tuple[ContentReply, list[ApiFile]]:
-        """The first page of the reply, and the files of all pages."""
+        """The first page of the reply, with the rows of all pages, and the files of all pages."""
         return self.run(lambda client: self._list(client, request))
 
     def download(self, file: ApiFile, path: Path) -> None:
@@ -85,13 +85,14 @@ class ApiContent:
 
     async def _list(self, client: UserClient, request: ContentRequest) -> tuple[ContentReply, list[ApiFile]]:
         first = reply = await client.call(routes.LIST_CONTENT, request, name=self.dataset)
-        files = _files(first)
+        files, rows = _files(first), first.rows
         while reply.next is not None:
             reply = await client.call(
                 routes.LIST_CONTENT, msgspec.structs.replace(request, page=reply.next), name=self.dataset
             )
             files += _files(reply)
-        return first, files
+            rows = None if rows is None or reply.rows is None else rows + reply.rows
+        return msgspec.structs.replace(first, rows=rows), files
 
     async def _download(self, client: UserClient, file: ApiFile, path: Path) -> None:
         content, offset = hashlib.sha256(), 0
@@ -124,7 +125,7 @@ def pin_content(content: ApiContent, request: ContentRequest, names: list[str] |
     """The rows as they are now. With `head`, at least so many of a table's newest rows, newest first."""
     reply, files = content.list_files(request)
     if reply.columns is None:
-        return PinnedFiles(content.download, files, names)
+        return PinnedFiles(content.download, files, names, reply.rows)
     if reply.live:
         columns = choose_columns(content.dataset, reply.columns, names, None)
         source = ApiLiveSource(content, request, LiveFiles(files, reply.boundary))

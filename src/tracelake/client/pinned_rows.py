@@ -9,6 +9,7 @@ import io
 import os
 import tempfile
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import IO, Any, Generic, Protocol, TypeVar
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracelake.client.errors import ClientError
+from tracelake.wire.content import COUNT_KEY
 
 F = TypeVar("F")
 _ROWS_AT_ONCE = 10_000
@@ -30,13 +32,16 @@ class PinnedRows(Protocol):
 
 
 class PinnedFiles(Generic[F]):
-    """Files of a dataset, each of which `download` fetches to a path."""
+    """Files of a dataset, each of which `download` fetches to a path. `rows` is how many they have, if it was asked
+    for and is known."""
 
-    def __init__(self, download: Callable[[F, Path], None], files: Sequence[F], names: list[str] | None) -> None:
-        self._download, self._files, self._names = download, files, names
+    def __init__(
+        self, download: Callable[[F, Path], None], files: Sequence[F], names: list[str] | None, rows: int | None = None
+    ) -> None:
+        self._download, self._files, self._names, self._rows = download, files, names, rows
 
     def pieces(self) -> Generator[pa.Table, None, None]:
-        return read_downloads(self._download, self._files, self._names)
+        return with_count(read_downloads(self._download, self._files, self._names), self._rows)
 
     def close(self) -> None:
         pass
@@ -107,6 +112,16 @@ def read_downloads(
                 if not lacking:
                     check_columns(names, present)
                 yield parquet.read(columns=None if names is None else [name for name in names if name in present])
+
+
+def with_count(pieces: Generator[pa.Table, None, None], rows: int | None) -> Generator[pa.Table, None, None]:
+    """The pieces, with the number of all rows in the metadata of their columns if it is known (`COUNT_KEY`)."""
+    with closing(pieces):
+        for piece in pieces:
+            if rows is None:
+                yield piece
+            else:
+                yield piece.replace_schema_metadata({**(piece.schema.metadata or {}), COUNT_KEY: str(rows).encode()})
 
 
 def check_columns(names: list[str] | None, columns: Sequence[str]) -> None:

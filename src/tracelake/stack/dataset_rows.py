@@ -35,15 +35,17 @@ async def list_files(stack: LocalStack, request: DatasetFilesRequest) -> list[Da
 
 
 async def find_files(stack: LocalStack, request: DatasetFilesRequest) -> tuple[DatasetFilesReply, list[DataFile]]:
-    """The registry's answer with the files of all its pages, as a service of the platform asks for them."""
+    """The registry's answer with the files and the rows of all its pages, as a service of the platform asks for it."""
     client = stack.internal_client()
     try:
         files: list[DataFile] = []
+        rows: int | None = 0
         while True:
             reply = await client.call(routes.LIST_DATASET_FILES, request)
             files += [file for unit in reply.units for file in unit.files]
+            rows = None if rows is None or reply.rows is None else rows + reply.rows
             if reply.next is None:
-                return reply, files
+                return msgspec.structs.replace(reply, rows=rows), files
             request = msgspec.structs.replace(request, page=reply.next)
     finally:
         await client.close()

@@ -17,7 +17,7 @@ second look nearly always succeeds."""
 MOVED = "boundary_moved"
 COUNT_KEY = b"trace.rows"
 """In the metadata of an Arrow stream with the newest rows of a table: how many rows the table has, counted up to
-`MOST_COUNTED + 1`."""
+`MOST_COUNTED + 1`. `trace read` keeps the number of rows of files there, too."""
 MOST_COUNTED = 100_000
 MOST_HEAD = 10_000
 """How many rows `trace read` shows at most. It asks for one more, which tells whether there are others."""
@@ -30,6 +30,8 @@ class ContentRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
     end: Cursor | None = None
     page: FilesPage | None = None
     """`next` of the previous page."""
+    count_rows: bool = False
+    """Have each page say how many rows its units have."""
 
     def __post_init__(self) -> None:
         check_range(self.start, self.end)
@@ -59,6 +61,9 @@ class ContentReply(Reply, frozen=True, kw_only=True):
     units: list[ContentUnit]
     next: FilesPage | None = None
     """Present if there are more: repeat the call with this as `page`."""
+    rows: int | None = None
+    """With `count_rows`, the rows of all units of this page, as the tasks that wrote them report; absent if one of them
+    does not, and of a live dataset."""
     columns: list[TableColumn] | None = None
     """The columns of a dataset with a table. Without `live` it has no files."""
     live: bool = False

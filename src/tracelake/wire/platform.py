@@ -134,6 +134,8 @@ class DatasetFilesRequest(Request, frozen=True, kw_only=True, omit_defaults=True
     end: Cursor | None = None
     page: FilesPage | None = None
     """`next` of the previous page."""
+    count_rows: bool = False
+    """Have each page say how many rows its units have."""
 
     def __post_init__(self) -> None:
         by_name = [self.org, self.name]
@@ -152,6 +154,9 @@ class DatasetFilesReply(Reply, frozen=True, kw_only=True):
     units: list[FileUnit]
     next: FilesPage | None = None
     """Present if there are more: repeat the call with this as `page`."""
+    rows: int | None = None
+    """With `count_rows`, the rows of all units of this page, as the tasks that wrote them report; absent if one of them
+    does not, and of a live dataset."""
     columns: list[TableColumn] | None = None
     """The columns of a buffered dataset, which is a table and has no files, as a reader gets them; the table itself may
     have more columns, or wider ones."""

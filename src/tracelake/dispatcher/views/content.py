@@ -43,7 +43,9 @@ class FileName:
 async def list_content(
     connection: Connection, _org_id: UUID, org: str, dataset: str, body: ContentRequest
 ) -> ContentReply:
-    request = DatasetFilesRequest(org=org, name=dataset, start=body.start, end=body.end, page=body.page)
+    request = DatasetFilesRequest(
+        org=org, name=dataset, start=body.start, end=body.end, page=body.page, count_rows=body.count_rows
+    )
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         reply = await list_dataset_files(connection, request)
     return msgspec.convert(reply, ContentReply, from_attributes=True)

@@ -1,5 +1,6 @@
 """Which files are a dataset: the pinned objects of every unit that counts, by the registry, never by a listing."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -53,6 +54,17 @@ _WHOLE_AS_OF = """
     SELECT NULL::bigint AS range_start, NULL::bigint AS range_end, revision, objects FROM manifests
     WHERE dataset_uuid = $1 AND dataset_version = $2 AND unit = '*' AND created_at <= $3 AND revision IS NOT NULL
     ORDER BY revision DESC LIMIT 1"""
+
+# A task says of each output how many rows it has.
+_ROWS = """
+    SELECT CASE WHEN count(r.rows) = cardinality($3::text[]) THEN coalesce(sum(r.rows), 0)::bigint END
+    FROM unnest($3::text[], $4::bigint[]) AS u(unit, revision)
+    JOIN manifests m ON m.dataset_uuid = $1 AND m.dataset_version = $2 AND m.unit = u.unit AND m.revision = u.revision
+    JOIN tasks t USING (task_id)
+    CROSS JOIN LATERAL (
+        SELECT (o ->> 'row_count')::bigint AS rows
+        FROM json_array_elements(CASE json_typeof(t.result) WHEN 'array' THEN t.result ELSE '[]' END) o
+        WHERE o ->> 'dataset_uuid' = $1::text LIMIT 1) r"""
 
 _START_BEFORE = """
     SELECT max(range_start) FROM dataset_units
@@ -214,7 +226,16 @@ async def list_dataset_files(connection: Connection, body: DatasetFilesRequest) 
     more = None
     if after is not None and as_of is not None:
         more = FilesPage(dataset_version=dataset_version, after=after, as_of=as_of)
-    return DatasetFilesReply(dataset_uuid=dataset_uuid, dataset_version=dataset_version, units=units, next=more)
+    rows = await _count_rows(connection, generation, units) if body.count_rows else None
+    return DatasetFilesReply(
+        dataset_uuid=dataset_uuid, dataset_version=dataset_version, units=units, next=more, rows=rows
+    )
+
+
+async def _count_rows(connection: Connection, generation: tuple[UUID, UUID], units: Sequence[FileUnit]) -> int | None:
+    names = ["*" if unit.start is None else f"p:{unit.start}-{unit.end}" for unit in units]
+    rows: int | None = await connection.fetchval(_ROWS, *generation, names, [unit.revision for unit in units])
+    return rows
 
 
 async def _list_live(
