@@ -130,6 +130,25 @@ def test_rows_of_a_range_are_counted_if_all_its_units_are(trace: Trace, flow: Fl
         assert ended.out.splitlines()[-1] == note, options
 
 
+def test_a_given_token_reads_over_the_api_on_the_machine_of_the_stack_too(
+    trace: Trace, flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("unused").write_text("the token of services")
+    limited = user_token(flow.harness, org="acme", roles=["reader"], dags=["others"])
+    Path("limited.token").write_text(limited)
+    Path("own.token").write_text(user_token(flow.harness, org="acme", roles=["reader"], dags=["files"]))
+    assert blocks(trace) == [0, 5, 10, 30]
+    ended = trace("read", "blocks", "--token-file", "own.token", "--json")
+    assert [row["block_number"] for row in json.loads(ended.out)] == [0, 5, 10, 30]
+    for variable, options in (("", ("--token-file", "limited.token")), (limited, ())):
+        monkeypatch.setenv("TRACE_TOKEN", variable)
+        for more in ((), ("--output", "x.csv"), ("--range", "0-9")):
+            ended = trace("read", "blocks", *options, *more)
+            assert (ended.status, ended.out) == (1, "")
+            assert "dataset_not_found" in ended.err
+    assert not Path("x.csv").exists()
+
+
 def test_a_range_without_units_has_no_rows(trace: Trace) -> None:
     read = ("read", "blocks", "--token-file", "reader.token", "--range", "20-29")
     assert blocks(trace, "--range", "20-29") == []

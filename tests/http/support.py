@@ -54,11 +54,16 @@ def fresh(prefix: str = "org") -> str:
 
 
 def user_token(
-    harness: DispatcherHarness, *, org: str = "acme", subject: str = "admin", roles: Sequence[str] = ("admin",)
+    harness: DispatcherHarness,
+    *,
+    org: str = "acme",
+    subject: str = "admin",
+    roles: Sequence[str] = ("admin",),
+    dags: Sequence[str] | None = None,
 ) -> str:
     now = harness.sql("SELECT trace_now() AS now")[0]["now"]
     keys, rules = harness.credentials.user_keys, harness.config.user_tokens
-    return make_token(keys, rules, subject=subject, org=org, roles=roles, now=now)
+    return make_token(keys, rules, subject=subject, org=org, roles=roles, now=now, dags=dags)
 
 
 def content(harness: DispatcherHarness) -> list[tuple[Any, ...]]:

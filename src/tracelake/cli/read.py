@@ -1,7 +1,8 @@
 """`trace read`: rows of a dataset, on the screen, as one file, or for a program.
 
 The registry names the files of the dataset; other files in the bucket were never committed, or were replaced. On the
-machine of the stack rows are read from the stores themselves, elsewhere over the public API (`client/content.py`).
+machine of the stack rows are read from the stores themselves; elsewhere, and with a token that somebody gives, over the
+public API (`client/content.py`).
 """
 
 import io
@@ -31,6 +32,7 @@ from tracelake.client.errors import ClientError, RemoteError
 from tracelake.client.live_reading import LiveFiles, read_live
 from tracelake.client.pinned_rows import with_count
 from tracelake.client.stack import LocalStack
+from tracelake.client.user import is_own_token
 from tracelake.errors import TraceError
 from tracelake.query.results import encode_rows
 from tracelake.settings import Settings
@@ -222,7 +224,7 @@ def _pieces(
     stack, (start, end) = session.stack, blocks
     # Without a range, the dataset itself says how many rows it has.
     count_rows = head is not None and start is not None
-    if not isinstance(stack, LocalStack) or not os.access(stack.service_token_file, os.R_OK):
+    if not isinstance(stack, LocalStack) or not _reads_stores(session, stack):
         content = ContentRequest(start=start, end=end, count_rows=count_rows)
         return _over_the_api(ApiContent(session.run, dataset), content, names, head)
     org = session.run(lambda client: client.call(routes.WHOAMI)).org
@@ -236,6 +238,12 @@ def _pieces(
         return read_live(local, choose_columns(dataset, reply.columns, names, None), blocks, head)
     columns = choose_columns(dataset, reply.columns, names, start)
     return read_table(settings.resolve_data_read_dsn(), reply.dataset_uuid, columns, head)
+
+
+def _reads_stores(session: Session, stack: LocalStack) -> bool:
+    """Whether the stores may be read for the caller: as the operator of this machine's stack, who gave no token. A
+    token may be limited to DAGs, which only the API checks."""
+    return is_own_token(stack, session.token_file) and os.access(stack.service_token_file, os.R_OK)
 
 
 def _over_the_api(

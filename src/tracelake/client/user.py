@@ -68,6 +68,11 @@ def user_credential(stack: Stack, token_file: Path | None, environ: Mapping[str,
     return TextCredential(token) if token else FileCredential(Path(stack.user_token_file))
 
 
+def is_own_token(stack: Stack, token_file: Path | None, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether nobody gave a token, so that it is the one of the stack's context or of its admin."""
+    return token_file is None and not (stack.context is None and environ.get(TOKEN_VARIABLE, "").strip())
+
+
 class UserClient:
     def __init__(
         self, http: HttpClient, credential: Credential, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
