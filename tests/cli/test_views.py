@@ -627,6 +627,7 @@ def test_jobs_are_a_table_that_fits(columns: int, trace: Trace, api: FakeApi) ->
     (row,) = [line for line in lines if line.startswith("prices ") and "10000+" in line]
     assert row.index("10000+") + len("10000+") == heading.index("done") + len("done"), "below its heading"
     assert "gaps" in heading
+    assert ("operator, inputs, outputs" in " ".join(lines)) is (columns < 200), "the second table of a narrow terminal"
     assert LONG in "".join(lines).replace(" ", "")
 
 

@@ -9,10 +9,19 @@ import pytest
 ROOT = Path(__file__).parents[2]
 REPLACED = {
     "failed for good": "failed (no retries left)",
+    "fails for good": "final failure",
+    "failure for good": "final failure",
+    "fail the task for good": "fail the task without a retry",
+    "fails the task for good": "fails the task without a retry",
+    "fails it for good": "fails it without a retry",
+    "rejected for good": "rejected",
+    "for good, and not skipped": "no retries left, and not skipped",
     "does not count yet": "is not active yet",
     "Its version does not count": "Version 3 is not active",
     "Nothing is open any more": "All 49 tasks finished, none failed",
     "Mend what the error names": "Fix the error, then retry",
+    "mended": "fixed",
+    "mends": "fixes",
     "last said": "last event",
     "records said": "records declared",
     "storage none": "events only",
@@ -24,9 +33,10 @@ STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 
 
 def texts(path: Path) -> Iterator[str]:
-    """What a reader may see: all of a page, and the strings of a module, without its docstrings and comments."""
+    """What a reader may see: all of a page and of an SDK, and the strings of another module, without its docstrings and
+    comments."""
     text = path.read_text(encoding="utf-8")
-    if path.suffix != ".py":
+    if path.suffix != ".py" or path.is_relative_to(ROOT / "src/tracelake/sdk"):
         yield " ".join(text.split())
         return
     code = re.sub(r'"""(?:.|\n)*?"""', "", text)
@@ -39,10 +49,15 @@ def pages() -> Iterator[Path]:
         "docs/**/*.md",
         "monitoring/**/*.json",
         "monitoring/**/*.yaml",
+        "monitoring/**/*.md",
         "examples/**/*.md",
+        "src/tracelake/runner/node_sdk/*",
+        "src/tracelake/runner/rust_sdk/*.md",
+        "sdk/**/*.md",
     ):
         yield from ROOT.glob(pattern)
-    yield ROOT / "README.md"
+    for name in ("README", "ARCHITECTURE", "SECURITY", "CONTRIBUTING"):
+        yield ROOT / f"{name}.md"
 
 
 @pytest.mark.parametrize("phrase", REPLACED)

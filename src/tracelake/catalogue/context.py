@@ -29,7 +29,7 @@ class AttemptLostError(Exception):
 
 
 class EmitRefusedError(Exception):
-    """The Dispatcher refuses these events for good."""
+    """The Dispatcher refuses these events, and would refuse them again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ IntegrityCheck = Literal[
 
 class IntegrityCheckConfig(OperatorConfig, frozen=True, kw_only=True):
     fail_on: Literal["error", "warning", "never"] = "error"
-    """The task fails for good on a finding of at least this severity. `never`: findings are only written."""
+    """The task fails without a retry on a finding of at least this severity. `never`: findings are only written."""
     ignore: tuple[IntegrityCheck, ...] = ()
     """Checks that are not made, for chains of which they are not true."""
 

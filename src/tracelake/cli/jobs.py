@@ -95,7 +95,7 @@ class JobsView:
             [part for job in jobs for part in _parts(job)],
             ListingColumn("job", lambda part: part[0], breaks=True),
             ListingColumn("", lambda part: part[1], whole=True, style="dim"),
-            ListingColumn("what it does", lambda part: part[2], breaks=True),
+            ListingColumn("operator, inputs, outputs", lambda part: part[2], breaks=True),
         )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

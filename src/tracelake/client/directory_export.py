@@ -2,7 +2,7 @@
 
 The directory is a copy of one moment. A second run fetches only units that changed since, and removes those that are
 gone. `_trace_export.json` lists every file; it is written last. While a run changes the directory, and after one that
-was interrupted, its `complete` is false, and the next run mends the directory.
+was interrupted, its `complete` is false, and the next run completes the directory.
 
 A unit appears whole: it is fetched beside its place, in a directory whose name begins with a dot, and renamed. One run
 at a time may change a directory. A directory with anything that is not of such a run is refused.

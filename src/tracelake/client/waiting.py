@@ -43,7 +43,7 @@ class StartedWork:
 
 async def await_work(client: UserClient, work: StartedWork, timeout: float | None) -> TriggerProgressReply:
     """Returns when nothing that follows from the trigger is open. Raises `tasks_failed` if something of it is missing
-    for good, `wait_timeout` after the time."""
+    and nothing will compute it, `wait_timeout` after the time."""
 
     async def look() -> TriggerProgressReply | None:
         progress = await client.call(routes.SHOW_TRIGGER, key=work.reply.idempotency_key)

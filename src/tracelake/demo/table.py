@@ -1,4 +1,4 @@
-"""The table that two jobs write: its sink is killed halfway, and tasks whose rows it refuses are mended.
+"""The table that two jobs write: its sink is killed halfway, and tasks whose rows it refuses are corrected.
 
 The schema that is deployed first forgets a value, on purpose: tasks that make rows with it fail before anything of them
 is published. With the right schema they are retried, and the table is what it would have been.
@@ -101,7 +101,7 @@ class DemoTable:
             self._screen.say(text, "green")
 
     async def settle(self, refused: Sequence[TaskRow]) -> None:
-        """Once nobody writes any more: wait for the sink, and mend the tasks whose rows the schema refused."""
+        """Once nobody writes any more: wait for the sink, and correct the tasks whose rows the schema refused."""
         await self._until_nothing_waits()
         for task in refused[:_MOST_SHOWN]:
             self._screen.say(f"{task.job} {unit_text(task.unit, task.window)} failed: {clean(task.error or '')}", "red")

@@ -76,7 +76,7 @@ class Metrics(HttpMetrics):
         self.tasks = self._stored(
             "trace_tasks",
             f"Tasks that are not done, by state: ready, held (waits for a place of a limit), retrying, running, failed "
-            f"(for good, and not skipped). Each counted up to {MOST}.",
+            f"(no retries left, and not skipped). Each counted up to {MOST}.",
             ("state",),
         )
         self.oldest_ready = self._stored(

@@ -15,7 +15,7 @@ def is_ready(alias: str = "") -> str:
     return f"{table}status = 'Queued' AND NOT {table}held"
 
 
-def is_failed_for_good(alias: str = "") -> str:
+def is_finally_failed(alias: str = "") -> str:
     """The task failed, no retry is due, and nobody has accepted the gap."""
     table = _dot(alias)
     return f"{table}status = 'Failed' AND {table}next_retry_at IS NULL AND {table}skipped_at IS NULL"
@@ -31,11 +31,11 @@ def is_final_error(alias: str = "") -> str:
 
 
 def has_no_failures(version: str) -> str:
-    """No task of the nodes of the version, a row of `dag_versions`, has failed for good: one may go back to it."""
+    """No task of the nodes of the version, a row of `dag_versions`, has finally failed: one may go back to it."""
     return f"""NOT EXISTS (
         SELECT FROM dag_version_jobs own JOIN jobs o ON o.job_id = own.job_id
         JOIN jobs same ON same.node_id = o.node_id
-        JOIN tasks f ON f.job_id = same.job_id AND {is_failed_for_good("f")}
+        JOIN tasks f ON f.job_id = same.job_id AND {is_finally_failed("f")}
         WHERE own.dag_version_id = {version}.dag_version_id)"""
 
 

@@ -170,7 +170,7 @@ def complete(
     """The worker's final report. None means a repeat: the attempt has reported before, whatever this report carries.
 
     `stopped`: the attempt failed because its worker had to end, or never started. That costs none: there is one more.
-    A `Canceled` that nobody requested is a failure for good: its unit is missing, and only a person may accept that.
+    A `Canceled` that nobody requested is a final failure: its unit is missing, and only a person may accept that.
     """
     if _is_repeat(task, attempt, lease_token, status):
         return None

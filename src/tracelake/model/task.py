@@ -105,7 +105,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def holds_edge(self) -> bool:
-        """A cursor unit that failed for good: what comes after it on its edge would leave a gap behind."""
+        """A cursor unit that failed (no retries left): what comes after it on its edge would leave a gap behind."""
         return (
             self.status is Status.FAILED
             and self.finished

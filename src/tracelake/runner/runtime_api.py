@@ -35,11 +35,11 @@ class FunctionError(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def is_final(self) -> bool:
-        """Another attempt would fail in the same way: the handler says so, or a query of it was refused for good. The
+        """Another attempt would fail in the same way: the handler says so, or a query of it would be refused again. The
         SDKs of all languages report a refused call as `CallError`, with its code before the message."""
         if not self.retryable:
             return True
-        return self.error_type == "CallError" and is_refused_for_good(self.error_message.partition(":")[0])
+        return self.error_type == "CallError" and is_refused_again(self.error_message.partition(":")[0])
 
     @property
     def frames(self) -> list[str]:
@@ -121,7 +121,7 @@ class RuntimeApi:
         return json_reply(202, {"status": "OK"})
 
 
-def is_refused_for_good(code: str) -> bool:
+def is_refused_again(code: str) -> bool:
     """Whether the same query would be refused again, with the same code."""
     kind = CATALOGUE.get(code)
     if kind is None or not code.startswith("query_") or code in _MAY_PASS:

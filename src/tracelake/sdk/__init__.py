@@ -7,8 +7,8 @@
         rows = task.query("SELECT number, miner FROM blocks WHERE gas_used > $gas", {"gas": 29_000_000})
         task.publish([{"dedupe_key": str(row["number"]), "miner": row["miner"]} for row in rows], key="dedupe_key")
 
-Returning completes the task, raising fails it; `NonRetryable` fails it for good. docs/functions.md describes each call.
-The recorded vectors in sdk/vectors define what every call sends and returns, for the SDKs of all languages.
+Returning completes the task, raising fails it; `NonRetryable` fails it without a retry. docs/functions.md describes
+each call. The recorded vectors in sdk/vectors define what every call sends and returns, for the SDKs of all languages.
 """
 
 from tracelake.sdk.errors import (

@@ -4,7 +4,7 @@ from typing import Any
 
 
 class NonRetryable(Exception):  # noqa: N818 - the runner knows it by this name, in every language
-    """Raise it to fail the task for good: another attempt would fail in the same way."""
+    """Raise it to fail the task without a retry: another attempt would fail in the same way."""
 
 
 class ArgumentError(ValueError):

@@ -56,7 +56,7 @@ MAX_EVENTS = 1000
 """In one call."""
 MAX_DELIVERY_BYTES = 64 * 2**20
 """Bodies of one task's deliveries."""
-MENDED_BY_ANOTHER_ATTEMPT = frozenset({"output_incomplete"})
+FIXED_BY_ANOTHER_ATTEMPT = frozenset({"output_incomplete"})
 """Refusals of a result that are about this attempt's files; whatever else is refused would be refused again."""
 
 
@@ -118,7 +118,7 @@ class Reporter:
                 final = attempt.final(
                     "Failed",
                     f"the result was refused: {error.code}: {error.message}",
-                    retryable=error.code in MENDED_BY_ANOTHER_ATTEMPT,
+                    retryable=error.code in FIXED_BY_ANOTHER_ATTEMPT,
                 )
                 continue
             attempt.unheard = True

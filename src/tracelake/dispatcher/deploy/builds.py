@@ -1,10 +1,10 @@
 """The loop that ends builds: when a version has done everything its history asks for, it cuts over.
 
 A build is finished when each of its edges has seen the history up to the moment the build began, large invalidations in
-it are gone through, no task of its nodes is left, and sinks have taken their batches; a task that failed for good and
-was not skipped, or a dead letter, keeps it open, so that a gap never starts to count by itself. What is looked at
-without a lock is looked at again under it, so any number of Dispatchers may try, and a crash at any point leaves a
-build that the next round finds as it was.
+it are gone through, no task of its nodes is left, and sinks have taken their batches; a task that failed (no retries
+left) and was not skipped, or a dead letter, keeps it open, so that a gap never starts to count by itself. What is
+looked at without a lock is looked at again under it, so any number of Dispatchers may try, and a crash at any point
+leaves a build that the next round finds as it was.
 """
 
 import logging

@@ -24,13 +24,13 @@ def count_written(metrics: Metrics, applied: WriteResult) -> None:
 
 
 def count_failed(metrics: Metrics, changes: Sequence[StateChange]) -> None:
-    """Counts tasks that failed for good."""
-    failed = sum(_failed_for_good(change.after) and not _failed_for_good(change.before) for change in changes)
+    """Counts tasks that failed (no retries left)."""
+    failed = sum(_is_finally_failed(change.after) and not _is_finally_failed(change.before) for change in changes)
     if failed:
         metrics.failed_tasks.inc(failed)
 
 
-def _failed_for_good(task: Task) -> bool:
+def _is_finally_failed(task: Task) -> bool:
     return task.status is Status.FAILED and task.next_retry_at is None
 
 

@@ -20,7 +20,7 @@ from tracelake.dispatcher.engine.pressure.watch import PressureWatch
 from tracelake.dispatcher.loops.named import Named
 from tracelake.dispatcher.metrics import MOST, MOST_EDGES, MOST_OF_EDGE, Metrics
 from tracelake.dispatcher.outbox.admin import OUTBOX_COUNTS
-from tracelake.dispatcher.predicates import awaits_sink, has_threshold, is_failed_for_good, is_ready, lacks_rows
+from tracelake.dispatcher.predicates import awaits_sink, has_threshold, is_finally_failed, is_ready, lacks_rows
 from tracelake.dispatcher.views.freshness import NEWEST_TIMES
 from tracelake.dispatcher.views.sources import SourceHealth, read_health
 from tracelake.ports import Queue, unavailable_without_queue
@@ -41,7 +41,7 @@ _TASKS = f"""
         (SELECT count(*) AS retrying FROM (
             SELECT FROM tasks WHERE next_retry_at IS NOT NULL ORDER BY next_retry_at LIMIT {MOST}) t) w,
         (SELECT count(*) AS failed FROM (
-            SELECT FROM tasks WHERE {is_failed_for_good()}
+            SELECT FROM tasks WHERE {is_finally_failed()}
             ORDER BY job_id, task_id LIMIT {MOST}) t) f"""  # noqa: S608 - constants only
 
 _EDGES = """

@@ -21,8 +21,8 @@ REST_ROUNDS = 600
 _START = (datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0), "")
 
 # A page of what is old enough, oldest first, each with whether somebody may need it. The unit of an event is the unit
-# of the tasks that it made; a task that failed for good waits for a person's word. A task of the next cursor may read
-# this one too: the first task of a reader reads everything before it.
+# of the tasks that it made; a task that failed (no retries left) waits for a person's word. A task of the next cursor
+# may read this one too: the first task of a reader reads everything before it.
 _OLD = """
     SELECT p.received_at, p.node_id, p.delivery_id, EXISTS (
         SELECT FROM jobs j JOIN job_outputs o USING (job_id)

@@ -3,8 +3,8 @@
 The run is a task like any other, made for the unit `run` of its node; the index that keeps units unique keeps it the
 only one, however many Dispatchers look. The rest is the usual machinery: a worker claims it, a dead attempt is tried
 again with backoff and without end (the same task_id, the next attempt), a cutover that drops the node asks it to stop,
-and one that brings the node back makes it ready again. What ended by itself stays ended, and what failed for good waits
-for a person.
+and one that brings the node back makes it ready again. What ended by itself stays ended, and what failed (no retries
+left) waits for a person.
 
 A version that differs in limits alone keeps the node, and with it the run: it goes on under the new definition.
 """

@@ -7,7 +7,7 @@ from tracelake.dispatcher.predicates import (
     awaits_sink,
     in_removed_dag,
     is_dead,
-    is_failed_for_good,
+    is_finally_failed,
     is_open,
     lacks_rows,
 )
@@ -21,7 +21,7 @@ MAX_VERSIONS = 500
 
 _OPEN_AND_FAILED = f"""
     count(*) FILTER (WHERE t.status <> 'Failed' OR t.next_retry_at IS NOT NULL) AS open,
-    count(*) FILTER (WHERE {is_failed_for_good("t")}) AS failed"""
+    count(*) FILTER (WHERE {is_finally_failed("t")}) AS failed"""
 
 # Open tasks are those of every definition that a job of the DAG has had: older ones finish under their own. Failed ones
 # are those of the active version, and of the one that is being built: nobody has to act on those of other versions. Of
@@ -50,7 +50,7 @@ _DAGS = f"""
                   CROSS JOIN LATERAL (
                       SELECT m.job_id FROM jobs m WHERE m.node_id = j.node_id UNION SELECT j.job_id) n
                   WHERE vj.dag_version_id IN (d.active_version, d.building_version) GROUP BY n.job_id) s
-              JOIN tasks t ON t.job_id = s.job_id AND {is_failed_for_good("t")} LIMIT {CAP}) f) failed
+              JOIN tasks t ON t.job_id = s.job_id AND {is_finally_failed("t")} LIMIT {CAP}) f) failed
     CROSS JOIN LATERAL (
         SELECT coalesce(sum({count_given_up("j.node_id")}), 0)::bigint AS units
         FROM dag_version_jobs vj JOIN jobs j ON j.job_id = vj.job_id

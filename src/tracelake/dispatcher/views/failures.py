@@ -15,7 +15,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.predicates import is_failed_for_good
+from tracelake.dispatcher.predicates import is_finally_failed
 from tracelake.dispatcher.views.job_selection import JobFilter, select_jobs
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.words import unit_words
@@ -31,7 +31,7 @@ _VARYING = re.compile(
 )
 _LEAST, _EVER = UUID(int=0), datetime.fromtimestamp(0).astimezone()
 
-_FAILED = f"job_id = j.job_id AND {is_failed_for_good()} AND task_id >= $2 AND created_at >= $3"
+_FAILED = f"job_id = j.job_id AND {is_finally_failed()} AND task_id >= $2 AND created_at >= $3"
 
 _COUNT = f"""
     SELECT count(*) FROM (

@@ -8,7 +8,7 @@ import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.predicates import is_failed_for_good, is_open, is_ready, lacks_rows
+from tracelake.dispatcher.predicates import is_finally_failed, is_open, is_ready, lacks_rows
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.dags import not_found
 from tracelake.dispatcher.views.given_up import count_given_up
@@ -49,7 +49,7 @@ _JOBS = f"""
                count(*) FILTER (WHERE t.status = 'Running') AS running,
                count(*) FILTER (WHERE t.held) AS held,
                count(*) FILTER (WHERE t.status = 'Failed' AND t.next_retry_at IS NOT NULL) AS retrying,
-               count(*) FILTER (WHERE {is_failed_for_good("t")}) AS failed,
+               count(*) FILTER (WHERE {is_finally_failed("t")}) AS failed,
                count(*) AS counted
         FROM (SELECT t.status, t.held, t.next_retry_at, t.skipped_at
               FROM (SELECT s.job_id FROM jobs s WHERE s.node_id = j.node_id UNION SELECT j.job_id) same

@@ -19,7 +19,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.predicates import is_failed_for_good, is_open, is_ready, lacks_rows
+from tracelake.dispatcher.predicates import is_finally_failed, is_open, is_ready, lacks_rows
 from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.dags import dag_exists
 from tracelake.dispatcher.views.given_up import count_given_up
@@ -73,7 +73,7 @@ _JOBS = f"""
             SELECT count(*) AS looked_at, count(*) FILTER (WHERE {is_ready("t")}) AS ready,
                    count(*) FILTER (WHERE t.status = 'Running') AS running, count(*) FILTER (WHERE t.held) AS held,
                    count(*) FILTER (WHERE t.next_retry_at IS NOT NULL) AS retrying,
-                   count(*) FILTER (WHERE {is_failed_for_good("t")}) AS failed,
+                   count(*) FILTER (WHERE {is_finally_failed("t")}) AS failed,
                    min(t.ready_at) FILTER (WHERE NOT t.held) AS oldest_ready_at
             FROM (
                 SELECT * FROM oldest UNION ALL (

@@ -3,14 +3,14 @@
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.predicates import is_failed_for_good
+from tracelake.dispatcher.predicates import is_finally_failed
 from tracelake.dispatcher.views.words import counted
 from tracelake.dispatcher.why.answer import Reason, Step, error_words, reason
 from tracelake.wire.dags import BuildProgress
 
 _FIRST_FAILED = f"""
     SELECT t.task_id, t.error FROM dag_version_jobs v JOIN jobs own USING (job_id)
-    JOIN jobs j ON j.node_id = own.node_id JOIN tasks t ON t.job_id = j.job_id AND {is_failed_for_good("t")}
+    JOIN jobs j ON j.node_id = own.node_id JOIN tasks t ON t.job_id = j.job_id AND {is_finally_failed("t")}
     WHERE v.dag_version_id = $1
       AND EXISTS (SELECT FROM edges e WHERE e.node_id = own.node_id AND e.phase = 'Staged')
     ORDER BY t.finished_at, t.task_id LIMIT 1"""  # noqa: S608 - constants only

@@ -7,7 +7,7 @@ import asyncpg
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.limits import is_quota
 from tracelake.dispatcher.engine.pressure.levels import Level
-from tracelake.dispatcher.predicates import is_failed_for_good
+from tracelake.dispatcher.predicates import is_finally_failed
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.views.dags import build_progress
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
@@ -35,7 +35,7 @@ from tracelake.wire.why import WhyReply
 
 _HOLDER = f"""
     SELECT t.task_id, t.unit_key, t.error FROM jobs j JOIN tasks t ON t.job_id = j.job_id
-    WHERE j.node_id = $1 AND t.edge = $2 AND {is_failed_for_good("t")}
+    WHERE j.node_id = $1 AND t.edge = $2 AND {is_finally_failed("t")}
       AND t.unit_key LIKE 'c:%' AND t.revision_kind <> 'manual'
     ORDER BY t.unit_end, t.task_id LIMIT 1"""  # noqa: S608
 """The first task that holds an edge."""

@@ -37,7 +37,7 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
             "Retry or skip it; then the input continues automatically.",
         ),
         "wakeup_failed": (
-            "It is ready, but the queue rejected its wake-up for good, so no worker learns of it.",
+            "It is ready, but the queue rejected its wake-up (no retries left), so no worker learns of it.",
             "Fix the queue and requeue the row.",
         ),
     },
@@ -237,7 +237,7 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
             "Accept the gap, or fix the cause and retry the task: what reads the unit then follows.",
         ),
         "batch_not_sent": (
-            "The queue rejected the pointer to a batch for good, so no sink learns of it.",
+            "The queue rejected the pointer to a batch (no retries left), so no sink learns of it.",
             "Fix the queue and requeue the row.",
         ),
         "dead_letters": (

@@ -7,7 +7,7 @@ class NamedError extends Error {
   }
 }
 
-/** Throw it to fail the task for good: another attempt would fail in the same way. */
+/** Throw it to fail the task without a retry: another attempt would fail in the same way. */
 export class NonRetryable extends NamedError {}
 
 /** A call has arguments that it cannot take. */

@@ -90,7 +90,7 @@ export declare function handler(
   run: (task: FunctionTask) => unknown,
 ): (event: unknown, context?: unknown) => Promise<Record<string, unknown[]>>;
 
-/** Throw it to fail the task for good. */
+/** Throw it to fail the task without a retry. */
 export declare class NonRetryable extends Error {}
 export declare class ArgumentError extends Error {}
 export declare class UnstableKeyError extends Error {}

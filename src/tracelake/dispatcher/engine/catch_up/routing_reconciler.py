@@ -18,7 +18,7 @@ from tracelake.dispatcher.engine.routing import coverage, pending_units
 from tracelake.dispatcher.engine.routing.coverage import Presence
 from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.dispatcher.predicates import is_failed_for_good
+from tracelake.dispatcher.predicates import is_finally_failed
 from tracelake.dispatcher.records import affected
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ _RECOUNT = """
 _HELD_UNITS = f"""
     SELECT e.node_id, e.input_index, count(t.task_id)::int AS failed
     FROM edges e JOIN jobs j USING (node_id)
-    LEFT JOIN tasks t ON t.job_id = j.job_id AND {is_failed_for_good("t")}
+    LEFT JOIN tasks t ON t.job_id = j.job_id AND {is_finally_failed("t")}
         AND t.edge = e.input_index AND t.unit_key LIKE 'c:%' AND t.revision_kind <> 'manual'
     WHERE e.position IS NOT NULL AND e.failed_units > 0
     GROUP BY e.node_id, e.input_index, e.failed_units HAVING count(t.task_id) <> e.failed_units"""  # noqa: S608

@@ -49,7 +49,7 @@ class EdgeState:
         self.changed = True
 
     def hold(self, units: int) -> None:
-        """Counts units that failed for good (negative: fewer). From the first on, events wait."""
+        """Counts units that failed and have no retries left (negative: fewer). From the first on, events wait."""
         self.failed_units = max(0, self.failed_units + units)
         if self.failed_units and self.position is None:
             self.position = self.newest

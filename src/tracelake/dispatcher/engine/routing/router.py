@@ -284,7 +284,7 @@ def _in_order(events: Sequence[RoutedEvent]) -> list[RoutedEvent]:
 
 
 def _holds(changes: Sequence[StateChange]) -> dict[EdgeKey, int]:
-    """Counts, by edge, how many more of its units have failed for good, or fewer."""
+    """Counts, by edge, how many more of its units have failed (no retries left), or fewer."""
     changes_of_edges: dict[EdgeKey, int] = {}
     for change in changes:
         delta = change.after.holds_edge - change.before.holds_edge
