@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from tracelake.catalogue import CATALOGUE, RangeAggregatorConfig, RangeSplitterConfig, read_config
-from tracelake.dag.windows import BLOCK_WINDOW_OPERATORS, WINDOW_OPERATORS
 from tracelake.dispatcher.deploy.outputs import Generation, StoredDataset
 from tracelake.dispatcher.deploy.rebuilds import UnitExtent
 from tracelake.model.dag import Dag, Input, JobDocument, ReadMode, SourceKind, Strategy
@@ -99,7 +98,8 @@ def _common(sizes: Sequence[frozenset[int]]) -> frozenset[int]:
 def _text(job: JobDocument, inputs: Sequence[tuple[Input, frozenset[int]]]) -> str:
     units = ", ".join(f"`{_name(item)}` units of {_blocks(sizes)}{_so_far(item)}" for item, sizes in inputs)
     remedy = "Give them one size"
-    if job.operator in WINDOW_OPERATORS | BLOCK_WINDOW_OPERATORS:
+    operator = CATALOGUE.get(job.operator or "")
+    if operator is not None and operator.windows != "none":
         largest = max(max(sizes) for _, sizes in inputs)
         remedy += f", or read files with units of the job's own: `units: {{by: blocks, size: {largest}}}`"
     return (
