@@ -30,6 +30,10 @@ FILTER = {"addresses": [ADDRESS]}
         ({"tables": ["blocks", "logs"], "filter": FILTER, "chain_kind": "cronos"}, "chain_kind", "renumber"),
         ({"tables": ["blocks", "logs"], "filter": FILTER, "log_index": "renumber"}, "log_index", "renumber"),
         ({"missing_fields": "drop"}, "missing_fields", "there is no `drop`"),
+        ({"verify": "root"}, "verify", "there is no `root`"),
+        ({"verify": "roots", "chain_kind": "op_stack"}, "verify", "rules of Ethereum"),
+        ({"verify": "roots", "phantom_transactions": "drop"}, "verify", "rules of Ethereum"),
+        ({"verify": "roots", "tables": ["blocks", "logs"], "filter": FILTER}, "verify", "all logs of a block"),
         ({"columns": {"logs": ["timestamps"]}}, "columns.logs[0]", "no optional column"),
         ({"tables": ["blocks"], "columns": {"logs": ["timestamp"]}}, "columns.logs", "none of the `tables`"),
     ],
@@ -38,6 +42,22 @@ def test_what_makes_no_sense_is_refused_with_its_field(config: dict[str, Any], f
     with pytest.raises(TraceError, match=words) as caught:
         read_config("block_follower", {"chain_id": 1, **config})
     assert (caught.value.code, caught.value.details["field"]) == ("job_invalid", f"config.{field}")
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"chain_kind": "polygon"}, "rules of Ethereum"),
+        ({"log_index": "as_given"}, "rules of Ethereum"),
+        ({"tables": ["logs"], "filter": FILTER}, "all logs of a block"),
+    ],
+)
+def test_roots_that_cannot_be_computed_are_refused_for_evm_ingest_too(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(TraceError, match=words) as caught:
+        read_config("evm_ingest", {"chain_id": 1, "verify": "roots", **config})
+    assert (caught.value.code, caught.value.details["field"]) == ("job_invalid", "config.verify")
+    assert read_config("evm_ingest", {"chain_id": 1, "verify": "hashes", **config})
+    assert read_config("evm_ingest", {"chain_id": 1, "verify": "roots", "log_index": "strict"})
 
 
 def test_deviations_mean_what_they_mean_for_evm_ingest() -> None:

@@ -30,6 +30,7 @@ ChainKind = Literal["ethereum", "op_stack", "arbitrum", "polygon", "zksync", "cr
 LogIndexChoice = Literal["strict", "renumber", "as_given"]
 PhantomChoice = Literal["fail", "drop"]
 MissingFieldChoice = Literal["fail", "null"]
+VerifyChoice = Literal["hashes", "roots"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class ChainDeviations(OperatorConfig, frozen=True, kw_only=True):
     """Transactions of a block without a receipt: an error of the node, or left out."""
     missing_fields: MissingFieldChoice | None = None
     """Value, input, gas or nonce missing from a transaction of a type beyond 4: an error, or null."""
+    verify: VerifyChoice = "hashes"
+    """Whether hashes in answers are compared with each other, or also computed, with all roots, from the content."""
 
     @property
     def preset(self) -> ChainPreset:
@@ -74,6 +77,23 @@ class ChainDeviations(OperatorConfig, frozen=True, kw_only=True):
             self.phantom_transactions or kind.phantom_transactions,
             self.missing_fields or kind.missing_fields,
         )
+
+    def check_roots(self, *, is_filtered: bool) -> None:
+        """Raises ConfigFieldError if roots cannot be computed of what is read."""
+        if self.verify != "roots":
+            return
+        if self.chain_kind != "ethereum" or self.preset != ChainPreset():
+            raise ConfigFieldError(
+                "verify",
+                "roots are computed by the rules of Ethereum: it needs `chain_kind: ethereum` without exceptions",
+                "Use `verify: hashes`, or leave it out.",
+            )
+        if is_filtered:
+            raise ConfigFieldError(
+                "verify",
+                "`verify: roots` needs all logs of a block, and a filter reads some of them",
+                "Use `verify: hashes`, or leave out the filter.",
+            )
 
     def check_numbers_of_some_logs(self) -> None:
         """Raises ConfigFieldError if logs are renumbered, which a filter makes impossible."""
@@ -171,6 +191,7 @@ class EvmIngestConfig(ChainDeviations, frozen=True, kw_only=True):
             "max_requests_per_second",
             "max_calls_per_second",
             "retry_seconds",
+            "verify",
         }
     )
 
@@ -201,6 +222,7 @@ class EvmIngestConfig(ChainDeviations, frozen=True, kw_only=True):
         check_rpc_name(self.rpc)
         if len(set(self.tables)) != len(self.tables):
             raise ValueError("`tables` names a table twice")
+        self.check_roots(is_filtered=self.filter is not None)
         for table in EVM_INGEST_TABLES:
             check_columns(self.tables, table, self._chosen_columns(table))
         if self.filter is not None:

@@ -207,6 +207,27 @@ def test_what_a_node_does_not_give_names_the_block_and_not_the_address(
     assert str(caught.value) == "rpc_missing_answer: blocks 0 to 49: node-1: null for block 33"
 
 
+def test_a_node_that_leaves_out_a_log_beside_one_that_does_not(
+    chain: ServedChain, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_log(block: Any, receipts: list[Any]) -> tuple[Any, list[Any]]:
+        return block, [*receipts[:-1], {**receipts[-1], "logs": []}]
+
+    number = next(one.number for one in recorded(BLOCKS)[20:150] if one.receipts and one.receipts[-1]["logs"])
+    wanted = expected(recorded(BLOCKS)[:150])
+    with serve_chain(BLOCKS) as lying:
+        lying._change(number, without_log)
+        monkeypatch.setattr("tracelake.spark.operators.evm_ingest.RpcOptions", _impatient)
+        monkeypatch.setenv("TRACE_RPC_DEFAULT", lying.url)
+        with pytest.raises(IngestError, match=f"^rpc_wrong_hash: .*: node-1: the receipts of block {number} do not"):
+            ingest(bench, (0, 149), {"verify": "roots"})
+        assert "_SUCCESS" not in bench.names()
+        monkeypatch.setenv("TRACE_RPC_DEFAULT", f"{lying.url},{chain.url}")
+        ingest(bench, (0, 149), {"verify": "roots"}, attempt=2)
+    for index, table in enumerate(TABLES):
+        assert bench.table(index).to_pylist() == wanted[table]
+
+
 def test_faults_on_the_way_leave_no_trace_in_the_tables(
     chain: ServedChain, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

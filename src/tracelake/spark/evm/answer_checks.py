@@ -1,6 +1,7 @@
 """Whether what a node said can be true: of the blocks that were asked for, of one piece, complete.
 
-What is not checked: hashes are compared, not computed, so a node that invents a whole consistent chain is believed.
+Hashes are compared here, not computed: `root_checks` computes them for jobs that want it. Without it, a node that
+invents content under true hashes is believed.
 Every error names the block, and the node by its number (`RpcEndpoint.alias`).
 """
 

@@ -175,6 +175,12 @@ class ForeignTracesError(AnswerError):
     kind = "rpc_foreign_traces"
 
 
+class WrongHashError(AnswerError):
+    """A header, transactions or receipts that do not have the hash or the root that they should have."""
+
+    kind = "rpc_wrong_hash"
+
+
 class LogGapError(AnswerError):
     kind = "rpc_log_gap"
 

@@ -32,6 +32,7 @@ from tracelake.spark.evm.packed import (
 )
 from tracelake.spark.evm.read_options import USUAL, ReadOptions, decoders_of
 from tracelake.spark.evm.receipt_reading import ReceiptReading
+from tracelake.spark.evm.root_checks import check_block_roots
 from tracelake.spark.evm.tables import blocks_table, logs_table, transactions_table
 from tracelake.spark.evm.traces_reading import PlacedTraces, TraceReading
 from tracelake.spark.evm.traces_table import traces_table
@@ -103,8 +104,9 @@ class _Reading:
         self._node = node
         self._decoders = decoders_of(options)
         self._numbers = numbers
-        self._full = "transactions" in tables
-        self._with_receipts = self._full or "logs" in tables
+        self._with_receipts = "transactions" in tables or "logs" in tables
+        # Receipts alone do not say all that their hashes cover.
+        self._full = self._with_receipts if options.verify_roots else "transactions" in tables
         self._block_calls = CallSet([("eth_getBlockByNumber", [hex(number), self._full]) for number in numbers])
         self._options = options
         self._receipts: ReceiptReading | None = None
@@ -122,6 +124,8 @@ class _Reading:
             except MissingAnswerError:
                 self._block_calls.reopen_nulls()
                 raise
+            if self._options.verify_roots:
+                self._check_roots()
         if self._with_traces:
             if self._traces is None:
                 partial = self._options.rules.drop_phantoms
@@ -133,6 +137,10 @@ class _Reading:
                 self._receipts = ReceiptReading(self._node, self._numbers, self.blocks, self._options)
             self._receipts.complete(deadline)
             self.blocks, self.receipts = self._receipts.blocks, self._receipts.receipts
+
+    def _check_roots(self) -> None:
+        for number, block in zip(self._numbers, self.blocks, strict=True):
+            check_block_roots(number, block, self._node.label, self._options.fields, full=self._full)
 
 
 def make_tables(

@@ -6,7 +6,7 @@ the protocol saturate: at 2^64 - 1, inside of lists at 2^63 - 1, amounts at 10^3
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
@@ -213,6 +213,7 @@ OPTIONAL: dict[str, dict[str, OptionalColumn]] = {
     "traces": {},
 }
 """By table and column. Columns that are copies of others (`COPIED`) have no field of their own."""
+_FORMS = {column.field: column.form for columns in OPTIONAL.values() for column in columns.values()}
 COPIED: dict[str, dict[str, pa.DataType]] = {
     "blocks": {},
     "transactions": {"block_hash": pa.binary(), "timestamp": pa.uint32()},
@@ -256,16 +257,16 @@ def answer_types(fields: ChosenFields, *, null_fields: bool = False) -> AnswerTy
     """The types of answers with the chosen fields. `null_fields`: transactions may lack some that are usual."""
     if fields == ChosenFields() and not null_fields:
         return AnswerTypes(Block, BlockHeader, Receipt)
-    forms = {column.field: column.form for columns in OPTIONAL.values() for column in columns.values()}
     base = SparseTransaction if null_fields else Transaction
-    transaction = _widened(base, fields.transaction, forms)
-    block: Any = _widened(Block, fields.block, forms, ("transactions", list[transaction]))  # type: ignore[valid-type]
-    return AnswerTypes(block, _widened(BlockHeader, fields.block, forms), _widened(Receipt, fields.receipt, forms))
+    transaction = widen_type(base, fields.transaction)
+    block = widen_type(Block, fields.block, ("transactions", list[transaction]))  # type: ignore[valid-type]
+    return AnswerTypes(block, widen_type(BlockHeader, fields.block), widen_type(Receipt, fields.receipt))
 
 
-def _widened(base: Any, names: Sequence[str], forms: Mapping[str, Any], *fields: tuple[str, Any]) -> Any:
+def widen_type(base: Any, names: Sequence[str], *fields: tuple[str, Any]) -> Any:
+    """The type with these fields of optional columns, as far as it lacks them. `fields`: others, with their types."""
     own = {field.name for field in msgspec.structs.fields(base)}
-    added = [(name, forms[name], None) for name in names if name not in own]
+    added = [(name, _FORMS[name], None) for name in names if name not in own]
     return msgspec.defstruct(
         f"Wide{base.__name__}", [*fields, *added], bases=(base,), rename="camel", gc=False, kw_only=True
     )

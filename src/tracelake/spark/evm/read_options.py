@@ -8,8 +8,9 @@ from typing import NamedTuple
 from tracelake.spark.evm.calls import AnswerDecoder, PackingDecoder
 from tracelake.spark.evm.chain_rules import STRICT, ChainRules
 from tracelake.spark.evm.log_filter import LogSelection
-from tracelake.spark.evm.optional_columns import ChosenFields, answer_types, chosen_fields
+from tracelake.spark.evm.optional_columns import AnswerTypes, ChosenFields, answer_types, chosen_fields
 from tracelake.spark.evm.packed import pack_regular_block, pack_regular_receipts, pack_whole_block
+from tracelake.spark.evm.verified_answers import verified_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class ReadOptions:
     """Which logs are read; None: all of them, with their blocks and transactions."""
     all_blocks: bool = False
     """With a filter, `blocks` has all blocks, not only those with such a log."""
+    verify_roots: bool = False
+    """Hashes and roots of blocks are computed from their content. Rules must be strict then, and there is no filter."""
 
     @classmethod
     def of(
@@ -30,9 +33,10 @@ class ReadOptions:
         log_filter: LogSelection | None = None,
         *,
         all_blocks: bool = False,
+        verify_roots: bool = False,
     ) -> "ReadOptions":
         choice = tuple((table, tuple(names)) for table, names in columns.items() if names)
-        return cls(choice, rules, log_filter, all_blocks)
+        return cls(choice, rules, log_filter, all_blocks, verify_roots)
 
     def optional(self, table: str) -> tuple[str, ...]:
         return dict(self.columns).get(table, ())
@@ -58,6 +62,8 @@ class AnswerDecoders(NamedTuple):
 def decoders_of(options: ReadOptions = USUAL) -> AnswerDecoders:
     """Kept: msgspec compiles a decoder when it is made."""
     fields = options.fields
+    if options.verify_roots:
+        return _plain_decoders(verified_types(fields))
     kinds = answer_types(fields, null_fields=options.rules.null_fields)
     pack_block = pack_whole_block if options.rules.null_fields else pack_regular_block
     pack_receipts = pack_regular_receipts
@@ -70,4 +76,12 @@ def decoders_of(options: ReadOptions = USUAL) -> AnswerDecoders:
         PackingDecoder(by_block, pack_receipts),
         AnswerDecoder(kinds.receipt),
         AnswerDecoder(by_block),
+    )
+
+
+def _plain_decoders(kinds: AnswerTypes) -> AnswerDecoders:
+    """Nothing is packed before all of its fields were hashed."""
+    by_block = AnswerDecoder(list[kinds.receipt])  # type: ignore[name-defined]
+    return AnswerDecoders(
+        AnswerDecoder(kinds.block), AnswerDecoder(kinds.header), by_block, AnswerDecoder(kinds.receipt), by_block
     )

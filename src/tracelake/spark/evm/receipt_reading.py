@@ -23,6 +23,7 @@ from tracelake.spark.evm.packed import (
     keep_transactions,
 )
 from tracelake.spark.evm.read_options import ReadOptions, decoders_of
+from tracelake.spark.evm.root_checks import check_receipts_root
 
 _RECEIPTS = "eth_getBlockReceipts"
 _RECEIPT = "eth_getTransactionReceipt"
@@ -72,7 +73,10 @@ class ReceiptReading:
         gap = self._gaps.get(place)
         phantoms = set() if gap is None else gap.phantoms
         if not phantoms:
-            return block, check_receipts(number, block, answer, self._node.label, rules, self._options.fields)
+            receipts = check_receipts(number, block, answer, self._node.label, rules, self._options.fields)
+            if self._options.verify_roots:
+                check_receipts_root(number, block, receipts, self._node.label)
+            return block, receipts
         hashes = hashes_of(block)
         places = [index for index, name in enumerate(hashes) if name not in phantoms]
         rest = keep_transactions(block, places)

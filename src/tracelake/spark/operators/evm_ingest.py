@@ -92,7 +92,13 @@ def _chunks(work: SparkWork, config: EvmIngestConfig, outputs: dict[str, int], f
     criteria = config.filter
     log_filter = None if criteria is None else LogSelection.of(criteria.addresses, criteria.topic_choices())
     all_blocks = criteria is not None and criteria.blocks == "all"
-    reading = ReadOptions.of(columns, ChainRules.of(config.preset), log_filter, all_blocks=all_blocks)
+    reading = ReadOptions.of(
+        columns,
+        ChainRules.of(config.preset),
+        log_filter,
+        all_blocks=all_blocks,
+        verify_roots=config.verify == "roots",
+    )
     return Chunks(endpoint_set, options, targets, first, last, size, parts, reading)
 
 
