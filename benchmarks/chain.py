@@ -9,6 +9,8 @@ JSON object of medians. `_cpu` is the same by this process' own time, which othe
 - `decode_blocks_s`: typed, checked, and made into the three Arrow tables. `decode_rows_s`: the same in rows.
 - `fetch_blocks_s`: all of that with the answers asked for over HTTP, by three streams, as a Spark task does.
 - `fetch_to_parse`: fetch_blocks_s over parse_blocks_s.
+- `roots_ms_cpu`: own time to compute the hashes and roots of a dense block, as `verify: roots` does. Such a block has
+  `roots_transactions`, those of recorded blocks that lie side by side, and on the average `roots_logs`.
 """
 
 import json
@@ -20,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,17 +30,23 @@ from benchmarks.support.options import parse_scale
 from tracelake.demo.chain.recording import RecordedBlock, Recording
 from tracelake.spark.evm.answer_checks import check_blocks, check_receipts
 from tracelake.spark.evm.answers import Block, Receipt
+from tracelake.spark.evm.block_roots import encode_transaction, header_hash, kind_of, receipts_root
 from tracelake.spark.evm.calls import PackingDecoder, answers_of
 from tracelake.spark.evm.chunk import stretches
 from tracelake.spark.evm.endpoints import parse_endpoint
 from tracelake.spark.evm.fetch import make_tables
 from tracelake.spark.evm.node import RpcOptions
 from tracelake.spark.evm.node_pool import RpcPool
+from tracelake.spark.evm.optional_columns import ChosenFields
+from tracelake.spark.evm.ordered_trie import ordered_root
 from tracelake.spark.evm.packed import pack_regular_block, pack_regular_receipts
+from tracelake.spark.evm.rlp import hash_text
+from tracelake.spark.evm.verified_answers import VerifiedReceipt, verified_types
 
 RECORDING = Path(__file__).parents[1] / "examples" / "token_flows" / "chain.jsonl.xz"
 TABLES = ("blocks", "transactions", "logs")
 STRETCH = 50
+DENSE = 200
 CHAIN_ID = int(Recording(RECORDING).head.chain_id, 16)
 
 
@@ -85,6 +94,31 @@ class Answers:
         return rows
 
 
+class DenseBlocks:
+    """Transactions of recorded blocks, put together to blocks like those of mainnet."""
+
+    def __init__(self, blocks: list[RecordedBlock]) -> None:
+        types = verified_types(ChosenFields())
+        self.headers: list[Any] = [msgspec.convert(one.block, types.block) for one in blocks]
+        receipts = [msgspec.convert(receipt, VerifiedReceipt) for one in blocks for receipt in one.receipts]
+        rows = [row for header in self.headers for row in header.transactions]
+        self.parts = [
+            (rows[first : first + DENSE], receipts[first : first + DENSE])
+            for first in range(0, max(1, len(rows) - DENSE + 1), DENSE)
+        ]
+        self.logs = sum(len(receipt.logs) for _, part in self.parts for receipt in part) / len(self.parts)
+
+    def compute(self) -> int:
+        for header, (rows, receipts) in zip(self.headers, self.parts, strict=False):
+            header_hash(header)
+            texts = [encode_transaction(row) for row in rows]
+            ordered_root(texts)
+            for text in texts:
+                hash_text(text)
+            receipts_root(receipts, [kind_of(row) for row in rows])
+        return len(self.parts)
+
+
 @contextmanager
 def served() -> Iterator[str]:
     command = [sys.executable, "-m", "tracelake.demo.chain.server", "--recording", str(RECORDING), "--no-gzip"]
@@ -101,16 +135,18 @@ def served() -> Iterator[str]:
 
 def main() -> None:
     count, readings = parse_scale(__doc__).pick((4000, 7), (1000, 3), (100, 1))
-    answers = Answers(list(islice(Recording(RECORDING), count)))
+    recorded = list(islice(Recording(RECORDING), count))
+    answers, dense = Answers(recorded), DenseBlocks(recorded)
     seconds: dict[str, list[float]] = {"parse": [], "typed": [], "decode": [], "fetch": []}
-    own: dict[str, list[float]] = {name: [] for name in seconds}
+    own: dict[str, list[float]] = {name: [] for name in (*seconds, "roots")}
     rows = 0
 
     def timed(name: str, work: Callable[[], int]) -> int:
         began, began_own = time.perf_counter(), time.process_time()
         done = work()
         own[name].append(time.process_time() - began_own)
-        seconds[name].append(time.perf_counter() - began)
+        if name in seconds:
+            seconds[name].append(time.perf_counter() - began)
         return done
 
     with served() as url:
@@ -125,15 +161,20 @@ def main() -> None:
             timed("typed", answers.typed)
             rows = timed("decode", answers.decode)
             timed("fetch", fetch)
+            timed("roots", dense.compute)
         pool.close()
     rate = {name: count / statistics.median(taken) for name, taken in seconds.items()}
     for name, value in rate.items():
         print(f"{name:7} {value:10,.0f} blocks/s")
     found = {f"{name}_blocks_s": round(value) for name, value in rate.items()}
+    roots = own.pop("roots")
     found |= {f"{name}_blocks_s_cpu": round(count / statistics.median(taken)) for name, taken in own.items()}
     found["decode_rows_s"] = round(rows / statistics.median(seconds["decode"]))
     found["decode_rows_s_cpu"] = round(rows / statistics.median(own["decode"]))
-    print(json.dumps({**found, "fetch_to_parse": round(rate["fetch"] / rate["parse"], 3), "blocks": count}))
+    roots_ms = round(1000 * statistics.median(roots) / len(dense.parts), 1)
+    of_roots = {"roots_ms_cpu": roots_ms, "roots_transactions": DENSE, "roots_logs": round(dense.logs)}
+    print(f"roots   {roots_ms:10,.1f} ms of CPU for a block of {DENSE} transactions and {dense.logs:.0f} logs")
+    print(json.dumps({**found, **of_roots, "fetch_to_parse": round(rate["fetch"] / rate["parse"], 3), "blocks": count}))
 
 
 if __name__ == "__main__":
