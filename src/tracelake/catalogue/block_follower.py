@@ -53,6 +53,7 @@ class BlockFollowerConfig(ChainDeviations, frozen=True, kw_only=True):
             "retry_seconds",
             "max_requests_per_second",
             "max_calls_per_second",
+            "verify",
         }
     )
 
@@ -98,6 +99,7 @@ class BlockFollowerConfig(ChainDeviations, frozen=True, kw_only=True):
             raise ConfigFieldError("tables", "it names a table twice")
         if "blocks" not in self.tables:
             raise ConfigFieldError("tables", "`blocks` must be one of them: the follower compares them with the nodes")
+        self.check_roots(is_filtered=self.filter is not None)
         for table in EVM_TABLES:
             check_columns(self.tables, table, self._chosen_columns(table))
         if self.filter is not None:

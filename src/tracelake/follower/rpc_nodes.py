@@ -19,7 +19,8 @@ from tracelake.spark.evm.errors import AnswerError, MissingAnswerError, WrongBlo
 from tracelake.spark.evm.fetch import fetch
 from tracelake.spark.evm.node import ProgressDeadline, RpcNode, RpcOptions
 from tracelake.spark.evm.node_pool import RpcPool
-from tracelake.spark.evm.read_options import USUAL, ReadOptions
+from tracelake.spark.evm.read_options import USUAL, ReadOptions, decoders_of
+from tracelake.spark.evm.root_checks import check_header_hash
 
 _HASH = re.compile("0x[0-9a-f]{64}")
 _headers = answers_of(BlockHeader)
@@ -76,7 +77,8 @@ class RpcChainNode:
 
     def _read_headers(self, calls: Sequence[Call]) -> list[ChainLink]:
         def ask(node: RpcNode, deadline: ProgressDeadline) -> list[ChainLink]:
-            return [self._link(header) for header in node.ask(calls, _headers, deadline)]
+            decoder = decoders_of(self._reading).headers if self._reading.verify_roots else _headers
+            return [self._link(header) for header in node.ask(calls, decoder, deadline)]
 
         self._pool.forgive()
         return self._pool.run(ask, self._stop)
@@ -87,4 +89,7 @@ class RpcChainNode:
         names = header.hash.lower(), header.parent_hash.lower()
         if not all(_HASH.fullmatch(name) for name in names):
             raise AnswerError("a block whose hash is none", host=self.label)
-        return ChainLink(quantity(header.number, self.label), *names, quantity(header.timestamp, self.label))
+        link = ChainLink(quantity(header.number, self.label), *names, quantity(header.timestamp, self.label))
+        if self._reading.verify_roots:
+            check_header_hash(link.number, header, self.label)
+        return link

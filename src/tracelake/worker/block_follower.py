@@ -267,7 +267,7 @@ def _nodes(
     columns: dict[str, Sequence[str]] = {table: config.optional_columns(table) for table in config.tables}
     criteria = config.filter
     log_filter = None if criteria is None else LogSelection.of(criteria.addresses, criteria.topic_choices())
-    reading = ReadOptions.of(columns, ChainRules.of(config.preset), log_filter)
+    reading = ReadOptions.of(columns, ChainRules.of(config.preset), log_filter, verify_roots=config.verify == "roots")
     return [
         RpcChainNode(endpoint, options, tuple(tables), number=number, stop=context.cancel, reading=reading)
         for number, endpoint in enumerate(endpoint_set, 1)
