@@ -84,6 +84,14 @@ def test_how_nodes_are_read_is_the_same_for_the_head_and_for_history() -> None:
     assert not configs["compact"].keys() & reading.keys()
 
 
+def test_the_head_and_history_of_a_chain_are_verified_alike() -> None:
+    configs = configs_of("{name: eth, chain_id: 1, verify: roots}")
+    assert {job: config.get("verify") for job, config in configs.items() if "verify" in config} == {
+        "head": "roots",
+        "history": "roots",
+    }
+
+
 def test_tables_of_a_chain_may_have_columns_of_lists() -> None:
     dag = read("\nname: mainnet\nchains:\n  - {name: eth, chain_id: 1, columns: {blocks: [withdrawals]}}\n")
     (blocks,) = (publish for publish in dag.publish if publish.name == "blocks")
@@ -143,6 +151,9 @@ publish: {sums: {from: {job: sums}, storage: s3}}
         ("{name: eth, chain_id: 1, columns: {blocks: [nothing]}}", "config_invalid", 4),
         ("{name: eth, chain_id: 1, chain_kind: moon}", "config_invalid", 4),
         ("{name: eth, chain_id: 1, log_index: moon}", "unknown_value", 4),
+        ("{name: eth, chain_id: 1, verify: moon}", "unknown_value", 4),
+        ("{name: eth, chain_id: 1, verify: roots, chain_kind: polygon}", "config_invalid", 4),
+        (f"{{name: eth, chain_id: 1, verify: roots, filter: {FILTER}}}", "config_invalid", 4),
         ("{name: eth, chain_id: 1, max_calls_per_second: 0}", "out_of_range", 4),
         ("{name: eth, chain_id: 1, max_requests_per_second: many}", "wrong_type", 4),
         ("{name: eth, chain_id: 1, filter: {}}", "config_invalid", 4),

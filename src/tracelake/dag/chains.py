@@ -30,6 +30,7 @@ _READING = (
     "log_index",
     "phantom_transactions",
     "missing_fields",
+    "verify",
     "batch_size",
     "max_requests_per_second",
     "max_calls_per_second",

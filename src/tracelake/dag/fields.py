@@ -343,6 +343,7 @@ CHAIN = Fields(
         "missing_fields": Field(
             Choice(("fail", "null")), "Fields missing from transactions of other types, as of evm_ingest."
         ),
+        "verify": Field(Choice(("hashes", "roots")), "How answers are verified, as of evm_ingest.", default="hashes"),
         "batch_size": Field(Integer(1, 1000), "The most calls in one HTTP request.", default=20),
         "max_requests_per_second": Field(
             PositiveNumber(1_000_000), "Limit per node, for the head and for each unit of history; a batch is one."
