@@ -1,6 +1,10 @@
 """A DAG with dependants of every kind, for tests/stack/test_reorgs.py: of tables that a follower writes, or of live
 datasets."""
 
+from collections.abc import Sequence
+
+import yaml
+
 CHAIN_ID = 1337001
 _TABLES = """
   - name: head
@@ -132,3 +136,14 @@ def write_dag(name: str, first: int, *, live: bool) -> str:
         .replace("STRATEGY", "PerPartition" if live else "PerUpdate")
     )
     return text.replace("CHAIN_ID", str(CHAIN_ID)).replace("FIRST", str(first)).replace("NAME", name)
+
+
+def write_part(name: str, first: int, jobs: Sequence[str], *, live: bool) -> str:
+    """The same with some of the jobs that read the chain."""
+    document = yaml.safe_load(write_dag(name, first, live=live))
+    document["jobs"] = [job for job in document["jobs"] if job["name"] in ("head", *jobs)]
+    names = {job["name"] for job in document["jobs"]}
+    document["publish"] = {
+        dataset: entry for dataset, entry in document["publish"].items() if entry["from"]["job"] in names
+    }
+    return str(yaml.safe_dump(document, sort_keys=False))

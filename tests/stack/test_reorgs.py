@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.stack.reorg_dag import FILES, SOURCES, write_dag
+from tests.stack.reorg_stack import ReorgStack
 from tests.support.chain import ServedChain, serve_chain
-from tests.support.real_stack import SHORT_TIMES, RealStack
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
@@ -21,50 +21,6 @@ FORMER_TIMES = {955: -600, 956: 600, 965: -140, 966: 140, 970: 3000}
 LATER_TIMES = {965: 140, 966: -140, 968: -70, 969: 70, 970: -3000, 972: 3000, 973: -170, 974: 170}
 """What the reorganisation changes: 968 and 973 are now older instead of 965; 970 and 971 are an hour back."""
 HOUR, DAY = 3600, 86_400
-UNSETTLED = """
-    SELECT EXISTS (SELECT FROM tasks WHERE finished_at IS NULL AND unit_end IS NOT NULL)
-        OR EXISTS (SELECT FROM pending_units WHERE due OR waits_for IS NOT NULL)
-        OR NOT EXISTS (SELECT FROM events v JOIN datasets d USING (dataset_uuid)
-                       WHERE d.name = $1 AND coalesce(v.cursor, v.range_end) = $2
-                         AND ($3 OR v.invalidates IS NOT NULL)) AS unsettled"""
-COUNTS = """
-    SELECT j.name, t.unit_key, count(*) AS n FROM tasks t JOIN jobs j USING (job_id)
-    WHERE j.dag_name = $1 AND t.unit_end IS NOT NULL GROUP BY 1, 2"""
-BOUNDARIES = """
-    SELECT d.name, b.boundary FROM live_boundaries b JOIN datasets d USING (dataset_uuid) ORDER BY 1"""
-
-
-class ReorgStack(RealStack):
-    def ask(self, sql: str) -> list[list[Any]]:
-        rows: list[list[Any]] = self.trace(f'query "{sql}"')["rows"]
-        return rows
-
-    def settle(self, *dags: str, at: int, reorganised: bool = False) -> None:
-        """Until nothing is left to do, with an event that ends at this block (`reorganised`: of a replaced range)."""
-        for dag in dags:
-            self.wait_until(
-                lambda dag=dag: not self.sql(UNSETTLED, f"{dag}_logs", at, not reorganised)[0]["unsettled"],  # type: ignore[misc]
-                f"{dag} at {at}",
-                timeout=300,
-            )
-
-    def await_boundary(self, boundary: int) -> None:
-        """Until the files of all live datasets end there."""
-        expected = sorted((f"live_{name}", boundary) for name in SOURCES)
-        self.wait_until(lambda: [tuple(row) for row in self.sql(BOUNDARIES)] == expected, f"files up to {boundary}")
-
-    def count_tasks(self, dag: str) -> Counter[tuple[str, str]]:
-        return Counter({(row["name"], row["unit_key"]): row["n"] for row in self.sql(COUNTS, dag)})
-
-    def findings(self, dag: str) -> list[int]:
-        """Blocks that are older than their parents."""
-        query = f"SELECT block_number FROM {dag}_findings WHERE detail LIKE '%older%' ORDER BY 1"
-        return [number for (number,) in self.ask(query)]
-
-    def differing(self, dag: str, dataset: str) -> list[list[Any]]:
-        """Rows that one DAG has and the rebuild has not, or the other way round."""
-        one, other = f"(SELECT * FROM {dag}_{dataset})", f"(SELECT * FROM again_{dataset})"
-        return self.ask(f"({one} EXCEPT ALL {other}) UNION ALL ({other} EXCEPT ALL {one})")
 
 
 def window(start: int, size: int) -> str:
@@ -102,8 +58,7 @@ def chain() -> Any:
 
 
 def test_a_reorganisation_goes_through_all_dependants(chain: ServedChain) -> None:
-    settings = SHORT_TIMES | {"query_service": "true", "spark_master": "local[2]", "lease_seconds": "30"}
-    stack = ReorgStack(settings=settings, variables={"TRACE_RPC_DEFAULT": chain.url})
+    stack = ReorgStack(chain.url)
     with stack.running():
         for dag in DAGS:
             stack.deploy(dag, write_dag(dag, FIRST, live=dag == "live"))
