@@ -30,10 +30,10 @@ _KEYS = {
 
 
 class ReorgStack(RealStack):
-    def __init__(self, url: str) -> None:
-        """`url`: of the chain."""
+    def __init__(self, url: str, **changed: str) -> None:
+        """`url`: of the chain; `changed`: settings."""
         settings = {"query_service": "true", "spark_master": "local[2]", "lease_seconds": "30"}
-        super().__init__(settings=SHORT_TIMES | settings, variables={"TRACE_RPC_DEFAULT": url})
+        super().__init__(settings=SHORT_TIMES | settings | changed, variables={"TRACE_RPC_DEFAULT": url})
 
     def ask(self, sql: str) -> list[list[Any]]:
         rows: list[list[Any]] = self.trace(f'query "{sql}"')["rows"]
