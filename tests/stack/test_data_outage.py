@@ -94,7 +94,7 @@ def test_tables_are_the_chain_after_postgres_data_was_away() -> None:
                 chain.watch(partial(stack.end_data_at, block, how, is_away))
                 chain.show(block + 1)
                 stack.wait_until(is_away.is_set, "the follower to read blocks")
-                chain.reorganise(block - DEPTH)
+                chain.reorganise(block - DEPTH, later={block - DEPTH: 1})
                 chain.show(newest + 1)
                 stack.await_state("store_unavailable")
                 stack.start_data()
