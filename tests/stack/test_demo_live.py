@@ -17,7 +17,7 @@ from tracelake.catalogue.evm_columns import EVM_TABLES
 from tracelake.demo import live_plan, plan
 from tracelake.demo.live import LiveStory, Reorganisation
 from tracelake.demo.live_checks import verify
-from tracelake.demo.live_rows import BlockContent, ChainBlock, LiveContent, LiveNode
+from tracelake.demo.live_rows import NODE_COLUMNS, BlockContent, LiveContent, LiveNode
 from tracelake.demo.live_tables import live_as_json, tell_live
 from tracelake.demo.tell import TOKENS
 from tracelake.follower.rpc_nodes import RpcChainNode
@@ -100,7 +100,7 @@ def test_the_document_is_the_example_for_this_chain() -> None:
 
 class Rows(NamedTuple):
     tables: dict[str, pa.Table]
-    chain: list[ChainBlock]
+    chain: dict[str, pa.Table]
     flows: list[tuple[Any, ...]]
 
 
@@ -112,12 +112,12 @@ def rows() -> Rows:
         direct = LiveNode(endpoint)
         try:
             tables = dict(node.read_rows(0, BLOCKS - 1).tables)
-            blocks = asyncio.run(direct.read_blocks(0, BLOCKS - 1, 10))
+            chain_rows = asyncio.run(direct.read_rows(0, BLOCKS - 1, 10))
         finally:
             node.close()
             direct.close()
     tables["transfers"] = _decode(tables["logs"])
-    return Rows(tables, blocks, _add_up(tables))
+    return Rows(tables, {name.removeprefix("live_"): table for name, table in chain_rows.items()}, _add_up(tables))
 
 
 def _decode(logs: pa.Table) -> pa.Table:
@@ -176,6 +176,21 @@ def test_a_row_that_is_missing_or_there_twice_is_found(rows: Rows, change: Calla
     assert verified(rows, transactions=change(rows.tables["transactions"], 3))[1] is False
     assert verified(rows, logs=change(rows.tables["logs"], 3))[1] is False
     assert verified(rows, transfers=change(rows.tables["transfers"], 3))[2:] == [False, False]
+
+
+@pytest.mark.parametrize("name", live_plan.LIVE)
+def test_another_value_in_any_column_is_found(name: str, rows: Rows) -> None:
+    """As many rows as the node has, and one value of one of them is another."""
+    short_name = name.removeprefix("live_")
+    table = rows.tables[short_name]
+    for column in NODE_COLUMNS[name]:
+        values = table[column].to_pylist()
+        place = next(place for place, value in enumerate(values) if value is not None)
+        value = values[place]
+        values[place] = value + 1 if isinstance(value, int) else value + b"\x01"
+        changed = pa.array(values, table.schema.field(column).type)
+        other = table.set_column(table.schema.get_field_index(column), column, changed)
+        assert verified(rows, **{short_name: other})[1] is False, column
 
 
 def test_a_block_of_another_branch_is_found(rows: Rows) -> None:

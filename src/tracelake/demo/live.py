@@ -37,7 +37,7 @@ from tracelake.demo.live_plan import (
     LivePlan,
     plan_live,
 )
-from tracelake.demo.live_rows import BlockContent, LiveContent, LiveDatasetReader, LiveNode
+from tracelake.demo.live_rows import NODE_COLUMNS, BlockContent, LiveContent, LiveDatasetReader, LiveNode
 from tracelake.demo.plan import DemoPlan
 from tracelake.demo.recorded_chain import NAME as CHAIN
 from tracelake.demo.screen import DemoScreen
@@ -63,11 +63,6 @@ _PAUSED = {"source_paused", "upstream"}
 """Why a dataset is not fresh whose source is paused, and nothing else."""
 _STOPPED_SECONDS = 300.0
 """A chain whose newest block is older than this is not waited for."""
-_COLUMNS = {
-    BLOCKS: ("block_number", "block_hash", "parent_hash", "timestamp"),
-    TRANSACTIONS: ("block_number", "transaction_hash"),
-    LOGS: ("block_number", "log_index", "transaction_hash", "topic0", "topic1", "topic2", "topic3", "data"),
-}
 _TRANSFER_COLUMNS = ("block_number", "log_index", "transaction_hash", "token", "standard", "amount_f64")
 _FLOW_COLUMNS = "extract(epoch FROM hour)::bigint AS hour, token, standard, transfers, amount"
 
@@ -297,21 +292,27 @@ class LiveChapter:
         follower = next(source for source in sources if (source.dag, source.job) == (DAG, FOLLOWER))
         story.progress, story.attempts = follower.progress, follower.attempt
         story.tasks = len(await self._tasks())
-        story.datasets = [await self._rows.read_live(name, _COLUMNS[name]) for name in LIVE]
-        transfers = await self._rows.read_files(TRANSFERS, _TRANSFER_COLUMNS)
+        log_blocks = 500 if self._demo_plan.url is None else 1
+        chain, story.datasets, transfers = await asyncio.gather(
+            node.read_rows(story.first, story.last, log_blocks),
+            self._read_datasets(),
+            self._rows.read_files(TRANSFERS, _TRANSFER_COLUMNS),
+        )
         flows = [
             (row["hour"], row["token"], row["standard"], row["transfers"], row["amount"])
             for row in await self._rows.read_table(FLOWS, _FLOW_COLUMNS)
         ]
         story.transfers, story.flows = transfers.num_rows, len(flows)
-        log_blocks = 500 if self._demo_plan.url is None else 1
-        chain = await node.read_blocks(story.first, story.last, log_blocks)
         names = {BLOCKS: "blocks", TRANSACTIONS: "transactions", LOGS: "logs"}
         tables = {names[content.name]: _up_to(content.rows, story.last) for content in story.datasets}
         rows = [table.num_rows for table in tables.values()]
         tables["transfers"] = transfers
+        chain = {names[name]: table for name, table in chain.items()}
         story.checks = await asyncio.to_thread(verify, story.first, story.last, tables, chain, flows)
         story.checks += await self._ask_query_service(story.last, rows)
+
+    async def _read_datasets(self) -> list[LiveContent]:
+        return [await self._rows.read_live(name, NODE_COLUMNS[name]) for name in LIVE]
 
     async def _ask_query_service(self, last: int, expected: list[int]) -> list[Check]:
         """A query sees files and table as one relation."""

@@ -1,4 +1,5 @@
-"""Checks of the live chapter: what is stored is compared with the node, and what was computed is computed once more.
+"""Checks of the live chapter: what is stored is compared with the node row by row, and what was computed is
+computed once more.
 
 DuckDB computes over rows that were read by other means than those of tasks and queries.
 """
@@ -10,7 +11,6 @@ import duckdb
 import pyarrow as pa
 
 from tracelake.demo.checks import Check
-from tracelake.demo.live_rows import ChainBlock
 
 _SAME = 1e-9
 """Sums of doubles depend on the order in which they are added up."""
@@ -22,15 +22,9 @@ _LINKS = """
           FROM blocks WINDOW w AS (ORDER BY block_number))"""
 
 _DIFFERENCES = """
-    WITH stored AS (
-      SELECT b.block_number AS number, b.block_hash AS hash, b.parent_hash, coalesce(t.n, 0) AS transactions,
-             coalesce(l.n, 0) AS logs
-      FROM blocks b
-      LEFT JOIN (SELECT block_number, count(*) AS n FROM transactions GROUP BY 1) t USING (block_number)
-      LEFT JOIN (SELECT block_number, count(*) AS n FROM logs GROUP BY 1) l USING (block_number))
     SELECT count(*) FROM (
-      (SELECT * FROM stored EXCEPT ALL SELECT * FROM chain) UNION ALL
-      (SELECT * FROM chain EXCEPT ALL SELECT * FROM stored))"""
+      (SELECT {columns} FROM {name} EXCEPT ALL SELECT {columns} FROM node_{name}) UNION ALL
+      (SELECT {columns} FROM node_{name} EXCEPT ALL SELECT {columns} FROM {name}))"""
 
 _TRANSFERS = """
     WITH moved AS (
@@ -53,24 +47,25 @@ def verify(
     first: int,
     last: int,
     tables: Mapping[str, pa.Table],
-    chain: Sequence[ChainBlock],
+    chain: Mapping[str, pa.Table],
     flows: Sequence[tuple[int, bytes, str, int, float]],
 ) -> list[Check]:
-    """`tables`: blocks, transactions, logs and transfers. `flows`: hour, token, standard, transfers, amount."""
+    """`tables`: blocks, transactions, logs and transfers; `chain`: the first three as the node has them, whose columns
+    are compared. `flows`: hour, token, standard, transfers, amount."""
     with duckdb.connect(config={"threads": 1}) as database:
-        for name, table in {**tables, "chain": _chain_table(chain)}.items():
+        for name, table in {**tables, **{f"node_{name}": table for name, table in chain.items()}}.items():
             database.register(name, table)
         count, distinct, least, most, broken = _one(database, _LINKS)
         whole = (count, distinct, least, most, broken) == (last - first + 1, last - first + 1, first, last, 0)
-        (differences,) = _one(database, _DIFFERENCES)
+        differences = sum(_count_differences(database, name, table) for name, table in chain.items())
         moved, strays = _one(database, _TRANSFERS)
         expected = database.execute(_FLOWS).fetchall()
-    transactions, logs = (sum(getattr(block, name) for block in chain) for name in ("transactions", "logs"))
+    transactions, logs = (chain[name].num_rows for name in ("transactions", "logs"))
     return [
         Check(f"live: each block from {first:,} to {last:,} is there once, and is the child of the one before", whole),
         Check(
             f"live: read from the node by itself, hashes, {transactions:,} transactions and {logs:,} logs are the same",
-            differences == 0 and len(chain) == last - first + 1,
+            differences == 0 and chain["blocks"].num_rows == last - first + 1,
         ),
         Check(f"live: the {moved:,} transfers of ERC-20 and ERC-721 are those of the logs", strays == 0),
         Check(f"live: recomputed by DuckDB, the {len(expected):,} flows of hours are the same", _same(flows, expected)),
@@ -89,13 +84,8 @@ def _one(database: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...]:
     return tuple(row)
 
 
-def _chain_table(chain: Sequence[ChainBlock]) -> pa.Table:
-    return pa.table(
-        {
-            "number": pa.array([block.number for block in chain], pa.int64()),
-            "hash": pa.array([block.hash for block in chain], pa.binary()),
-            "parent_hash": pa.array([block.parent_hash for block in chain], pa.binary()),
-            "transactions": pa.array([block.transactions for block in chain], pa.int64()),
-            "logs": pa.array([block.logs for block in chain], pa.int64()),
-        }
-    )
+def _count_differences(database: duckdb.DuckDBPyConnection, name: str, chain: pa.Table) -> int:
+    """Rows that only the table or only the node has."""
+    columns = ", ".join(chain.column_names)
+    (differences,) = _one(database, _DIFFERENCES.format(name=name, columns=columns))
+    return int(differences)

@@ -30,10 +30,22 @@ from tracelake.wire import routes
 from tracelake.wire.platform import DatasetFilesRequest
 
 _TRANSFER = bytes.fromhex("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef")
-_BATCH = 50
+_BATCH = 20
 _PATIENCE_SECONDS = 30.0
-_NUMBERS = frozenset({"block_number", "timestamp", "log_index"})
+_NUMBERS = frozenset({"block_number", "timestamp", "transaction_index", "nonce", "log_index"})
 """Columns that are numbers; all others are bytes."""
+NODE_COLUMNS = {
+    BLOCKS: ("block_number", "block_hash", "parent_hash", "timestamp"),
+    TRANSACTIONS: (
+        *("block_number", "transaction_index", "transaction_hash", "nonce", "from_address", "to_address"),
+        *("value_binary", "input"),
+    ),
+    LOGS: (
+        *("block_number", "transaction_index", "log_index", "transaction_hash", "address"),
+        *("topic0", "topic1", "topic2", "topic3", "data"),
+    ),
+}
+"""The columns that are compared with the node. The others come from receipts, or the hash of their row holds them."""
 _MOST_LOG_BLOCKS = 500
 _START = "SELECT table_start FROM table_extents WHERE dataset_uuid = $1"
 
@@ -64,17 +76,6 @@ class BlockContent:
     logs: int
     transfers: Mapping[str, int]
     """ERC-20 and ERC-721 transfers by token."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChainBlock:
-    """A block as its node has it."""
-
-    number: int
-    hash: bytes
-    parent_hash: bytes
-    transactions: int
-    logs: int
 
 
 class LiveDatasetReader:
@@ -138,9 +139,9 @@ class LiveDatasetReader:
             above = "WHERE $1::bigint IS NULL OR block_number > $1"
             records = await data.fetch(f"SELECT {select_list} FROM {table} {above}", reply.boundary)  # noqa: S608
             total: int = await data.fetchval(f"SELECT count(*) FROM {table}")  # noqa: S608
-        schema = pa.schema([(column, pa.int64() if column in _NUMBERS else pa.binary()) for column in columns])
+        schema = _schema(columns)
         stored = pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
-        rows = pa.table({column: [record[column] for record in records] for column in columns}, schema=schema)
+        rows = pa.table({column: _values(column, records) for column in columns}, schema=schema)
         return LiveContent(
             name,
             files=len(files),
@@ -177,20 +178,53 @@ class LiveDatasetReader:
         return self._uuids[name]
 
 
+def _schema(columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([(column, pa.int64() if column in _NUMBERS else pa.binary()) for column in columns])
+
+
+def _values(column: str, records: Sequence[Any]) -> list[Any]:
+    """Of a table: a number may be a decimal there."""
+    values = [record[column] for record in records]
+    return [None if value is None else int(value) for value in values] if column in _NUMBERS else values
+
+
 class _NodeHeader(msgspec.Struct, rename="camel", gc=False):
+    number: str
+    hash: str
+    timestamp: str
+
+
+class _NodeTransaction(msgspec.Struct, rename="camel", gc=False):
+    hash: str
+    transaction_index: str
+    nonce: str
+    value: str
+    input: str
+    sender: str = msgspec.field(name="from")
+    to: str | None = None
+
+
+class _NodeBlock(msgspec.Struct, rename="camel", gc=False):
     number: str
     hash: str
     parent_hash: str
     timestamp: str
-    transactions: list[str]
+    transactions: list[_NodeTransaction]
 
 
-class _LogPlace(msgspec.Struct, rename="camel", gc=False):
+class _NodeLog(msgspec.Struct, rename="camel", gc=False):
     block_number: str
+    transaction_index: str
+    log_index: str
+    transaction_hash: str
+    address: str
+    topics: list[str]
+    data: str
 
 
 _headers = answers_of(_NodeHeader)
-_logs = answers_of(list[_LogPlace])
+_blocks = answers_of(_NodeBlock)
+_logs = answers_of(list[_NodeLog])
 _done = answers_of(bool)
 
 
@@ -213,44 +247,71 @@ class LiveNode:
         (header,) = await self._ask([("eth_getBlockByNumber", ["latest", False])], _headers)
         return self._number(header.number), header.hash, self._number(header.timestamp)
 
-    async def read_hash(self, number: int) -> str:
-        (header,) = await self._ask([("eth_getBlockByNumber", [hex(number), False])], _headers)
-        block_hash: str = header.hash
-        return block_hash
+    async def read_hash(self, number: int) -> str | None:
+        """None if the node has no such block now."""
+        (header,) = await self._answers([("eth_getBlockByNumber", [hex(number), False])], _headers)
+        return None if header is None else str(header.hash)
 
-    async def read_blocks(self, first: int, last: int, log_blocks: int = _MOST_LOG_BLOCKS) -> list[ChainBlock]:
-        """`log_blocks`: of how many blocks logs are asked for at once."""
-        headers = await self._ask(
-            [("eth_getBlockByNumber", [hex(number), False]) for number in range(first, last + 1)], _headers
+    async def read_rows(self, first: int, last: int, log_blocks: int = _MOST_LOG_BLOCKS) -> dict[str, pa.Table]:
+        """Rows of blocks, transactions and logs, with the columns of NODE_COLUMNS. They are made here from the answers
+        of the node, by none of the code of operators. `log_blocks`: of how many blocks logs are asked for at once."""
+        blocks = await self._ask(
+            [("eth_getBlockByNumber", [hex(number), True]) for number in range(first, last + 1)], _blocks
         )
         ranges = [
             {"fromBlock": hex(start), "toBlock": hex(min(last, start + log_blocks - 1))}
             for start in range(first, last + 1, log_blocks)
         ]
-        logs: dict[str, int] = {}
-        for log_range in ranges:
-            (answer,) = await self._ask([("eth_getLogs", [log_range])], _logs)
-            for place in answer:
-                logs[place.block_number] = logs.get(place.block_number, 0) + 1
-        return [
-            ChainBlock(
-                self._number(header.number),
-                bytes.fromhex(header.hash[2:]),
-                bytes.fromhex(header.parent_hash[2:]),
-                len(header.transactions),
-                logs.get(header.number, 0),
-            )
-            for header in headers
-        ]
+        logs = [log for log_range in ranges for log in (await self._ask([("eth_getLogs", [log_range])], _logs))[0]]
+        return await asyncio.to_thread(self._tables, blocks, logs)
+
+    def _tables(self, blocks: Sequence[_NodeBlock], logs: Sequence[_NodeLog]) -> dict[str, pa.Table]:
+        rows: dict[str, list[tuple[Any, ...]]] = {
+            BLOCKS: [
+                (self._number(one.number), _bytes(one.hash), _bytes(one.parent_hash), self._number(one.timestamp))
+                for one in blocks
+            ],
+            TRANSACTIONS: [
+                (
+                    *(self._number(block.number), self._number(one.transaction_index), _bytes(one.hash)),
+                    *(self._number(one.nonce), _bytes(one.sender), None if one.to is None else _bytes(one.to)),
+                    *(self._number(one.value).to_bytes(32, "big"), _bytes(one.input)),
+                )
+                for block in blocks
+                for one in block.transactions
+            ],
+            LOGS: [
+                (
+                    *(self._number(one.block_number), self._number(one.transaction_index)),
+                    *(self._number(one.log_index), _bytes(one.transaction_hash), _bytes(one.address)),
+                    *[*map(_bytes, one.topics), None, None, None, None][:4],
+                    _bytes(one.data),
+                )
+                for one in logs
+            ],
+        }
+        return {name: _table(NODE_COLUMNS[name], rows[name]) for name in rows}
 
     def _number(self, text: str) -> int:
         return quantity(text, self._endpoint.label)
 
     async def _ask(self, calls: Sequence[Call], decoder: Any) -> list[Any]:
-        try:
-            answers = await asyncio.to_thread(self._node.ask, calls, decoder, ProgressDeadline(_PATIENCE_SECONDS))
-        except RpcError as error:
-            raise DemoError(f"the node {self._endpoint.label} cannot be asked: {error}") from None
+        answers = await self._answers(calls, decoder)
         if None in answers:
             raise DemoError(f"the node {self._endpoint.label} lacks a block that it had")
         return answers
+
+    async def _answers(self, calls: Sequence[Call], decoder: Any) -> list[Any]:
+        try:
+            return await asyncio.to_thread(self._node.ask, calls, decoder, ProgressDeadline(_PATIENCE_SECONDS))
+        except RpcError as error:
+            raise DemoError(f"the node {self._endpoint.label} cannot be asked: {error}") from None
+
+
+def _bytes(text: str) -> bytes:
+    return bytes.fromhex(text[2:])
+
+
+def _table(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    values = zip(*rows, strict=True) if rows else ((),) * len(columns)
+    return pa.table(dict(zip(columns, map(list, values), strict=True)), schema=_schema(columns))
