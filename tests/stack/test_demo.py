@@ -13,6 +13,7 @@ import termios
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -192,22 +193,36 @@ def test_a_chain_becomes_flows_though_a_worker_is_killed(place: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_rows_of_a_chain_of_ones_own_become_files(place: Path) -> None:
-    """A chain that grows by three blocks only, each once the one before was read by the follower."""
+def test_a_chain_of_ones_own_is_reorganised_and_its_rows_become_files(place: Path) -> None:
+    """It grows by three blocks only, each once the one before was read by the follower. The first of them replaces two
+    others, and comes when the demo says that it watches."""
     head = 143
     with serve_chain(head + 4, head=head + 1) as chain:
         age = int(time.time()) - int(chain.block(head).block["timestamp"], 16)
         chain.reorganise(1, changed=0, later={1: age + 3_600})  # nobody waits for blocks of a chain whose head is old
 
-        waiting = [head, head + 1, head + 2]
+        waiting = [head + 1, head + 2]
 
         def grow(calls: list[Call]) -> None:
             if waiting and any(reads_whole(call, chain.block(waiting[0])) for call in calls):
                 chain.show(waiting.pop(0) + 2)
 
         chain.watch(grow)
+        former = [chain.block(number).block["hash"] for number in (head - 1, head)]
         process = demo(place, "--rpc", chain.url, "--blocks", "40-89", "--json")
-        said, story = process.communicate(timeout=580)
+        assert process.stderr is not None
+        assert process.stdout is not None
+        lines: list[str] = []
+        with ThreadPoolExecutor(1) as reader:
+            output = reader.submit(process.stdout.read)
+            for line in process.stderr:
+                lines.append(line)
+                if "live: watches the chain grow" in line:
+                    chain.reorganise(head - 1, later={head - 1: 1})
+                    chain.show(head + 2)
+            said, story = output.result(60), "".join(lines)
+        process.wait(60)
+        latter = [chain.block(number).block["hash"] for number in (head - 1, head)]
     assert process.returncode == 0, story
     told = json.loads(said)
     assert told["ok"], told["checks"]
@@ -217,7 +232,10 @@ def test_rows_of_a_chain_of_ones_own_become_files(place: Path) -> None:
     blocks = live["datasets"]["live_blocks"]
     assert blocks["boundary"] == 129, "the first unit of the tables: 120 to 129"
     assert blocks["rows_in_files"] == 129 - live["first_block"] + 1
+    assert f"live: the node replaced its newest 2 blocks, {head - 1} to {head}" in story
     assert "live: followed the chain to block" in story
+    replaced = live["reorganisation"]["blocks"]
+    assert [block["hashes"] for block in replaced] == [list(pair) for pair in zip(former, latter, strict=True)]
     wait_until(lambda: not processes_of(place), "everything to end")
 
 

@@ -1,7 +1,8 @@
 """The live chapter of `trace demo`: its plan, what its checks find, and what is printed."""
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -12,10 +13,10 @@ import yaml
 
 from tests.dag.support import read
 from tests.stack.demo_support import quiet
-from tests.support.chain import RECORDING, serve_chain
+from tests.support.chain import RECORDING, ServedChain, serve_chain
 from tracelake.catalogue.evm_columns import EVM_TABLES
 from tracelake.demo import live_plan, plan
-from tracelake.demo.live import LiveStory, Reorganisation
+from tracelake.demo.live import LiveChapter, LiveStory, Reorganisation
 from tracelake.demo.live_checks import verify
 from tracelake.demo.live_rows import NODE_COLUMNS, BlockContent, LiveContent, LiveNode
 from tracelake.demo.live_tables import live_as_json, tell_live
@@ -217,6 +218,125 @@ def test_transfers_of_replaced_logs_are_found(rows: Rows) -> None:
     place = transfers.schema.get_field_index("log_index")
     moved = transfers.set_column(place, "log_index", pc.add(transfers["log_index"], 1))
     assert verified(rows, transfers=moved)[2] is False
+
+
+# --- a chain of a person's own
+
+
+class FollowedTable:
+    """Blocks of a table that follows a served chain, in place of LiveDatasetReader. Each look at its newest block, of
+    someone who waits for it, lets the table be the chain."""
+
+    def __init__(self, chain: ServedChain, first: int, last: int) -> None:
+        self._chain, self._first = chain, first
+        self._on_read: list[Callable[[], None]] = []
+        self.head = last
+        self._blocks: list[BlockContent] = []
+        self.follow()
+
+    def after_reads(self, *changes: Callable[[], None]) -> None:
+        """One of them after each look at the blocks of the table."""
+        self._on_read = list(changes)
+
+    def follow(self) -> None:
+        blocks = [self._chain.block(number) for number in range(self._first, self.head + 1)]
+        self._blocks = [
+            BlockContent(
+                one.number,
+                one.block["hash"],
+                len(one.block["transactions"]),
+                sum(len(receipt["logs"]) for receipt in one.receipts),
+                {},
+            )
+            for one in blocks
+        ]
+
+    async def find_start(self) -> int:
+        return self._first
+
+    async def find_newest(self) -> tuple[int, str]:
+        self.follow()
+        return self._blocks[-1].number, self._blocks[-1].hash
+
+    async def read_blocks(self, first: int, last: int) -> list[BlockContent]:
+        blocks = [block for block in self._blocks if first <= block.number <= last]
+        if self._on_read:
+            self._on_read.pop(0)()
+        return blocks
+
+
+def watch(chain: ServedChain, table: FollowedTable) -> tuple[LiveStory, str]:
+    """The chapter while it watches the head of the chain, from block 50 on."""
+    made = live_plan.plan_live(plan.DemoPlan(1, 0, 9, 50, url=chain.url), head=50)
+    assert made is not None
+    screen, out = quiet(200)
+    chapter = object.__new__(LiveChapter)
+    chapter._rows, chapter._screen = table, screen  # type: ignore[assignment]
+    node, told = LiveNode(parse_endpoint(chain.url)), LiveStory(began=50)
+    try:
+        asyncio.run(chapter._watch_head(node, made, told))
+    finally:
+        node.close()
+    return told, out.getvalue()
+
+
+@pytest.fixture
+def young_chain() -> Iterator[ServedChain]:
+    """Its blocks are new, so that a demo waits for more."""
+    with serve_chain(60, head=51) as chain:
+        chain.reorganise(1, changed=0, later={1: int(time.time()) - int(chain.block(50).block["timestamp"], 16)})
+        yield chain
+
+
+def grow(chain: ServedChain, table: FollowedTable, head: int) -> None:
+    chain.show(head + 1)
+    table.head = head
+
+
+def test_a_reorganisation_of_a_chain_of_ones_own_is_told(young_chain: ServedChain) -> None:
+    chain, former = young_chain, [young_chain.block(number).block["hash"] for number in range(47, 51)]
+    table = FollowedTable(chain, 30, 50)
+
+    def replace() -> None:
+        chain.reorganise(47, later={47: 1})
+        grow(chain, table, 58)
+
+    table.after_reads(replace)
+    told, text = watch(chain, table)
+    change = told.reorganisation
+    assert change is not None
+    assert [block.hash for block in change.before] == former
+    assert [block.hash for block in change.after] == [chain.block(number).block["hash"] for number in range(47, 51)]
+    lost = [number for number in range(47, 51) if chain.block(number).block["transactions"]]
+    assert sum(one.transactions for one in change.before) >= sum(one.transactions for one in change.after) + len(lost)
+    assert "the node replaced its newest 4 blocks, 47 to 50" in text
+    assert "the table had the new blocks in their place" in text
+    assert "followed the chain to block 58, 8 new blocks" in text
+
+
+def test_the_deepest_of_several_reorganisations_is_shown_at_the_end(young_chain: ServedChain) -> None:
+    chain = young_chain
+    table = FollowedTable(chain, 30, 50)
+
+    def replace_last() -> None:
+        chain.reorganise(50, later={50: 2})
+        grow(chain, table, 58)
+
+    # A look at the blocks before, one at those that replaced them, and one at all of them.
+    table.after_reads(lambda: chain.reorganise(45, later={45: 1}), lambda: None, replace_last)
+    told, text = watch(chain, table)
+    assert "the node replaced its newest 6 blocks, 45 to 50" in text
+    assert "the node replaced its newest 1 block, 50 to 50" in text
+    assert told.reorganisation is not None
+    assert (told.reorganisation.first, told.reorganisation.last) == (45, 50)
+
+
+def test_a_chain_that_only_grows_has_no_reorganisation(young_chain: ServedChain) -> None:
+    table = FollowedTable(young_chain, 30, 50)
+    table.after_reads(lambda: grow(young_chain, table, 58))
+    told, text = watch(young_chain, table)
+    assert told.reorganisation is None
+    assert "replaced" not in text
 
 
 # --- what is printed

@@ -59,6 +59,8 @@ _OWN_BLOCKS, _OWN_SECONDS = 3, 60.0
 """A chain of the person's own is followed until so many new blocks have come and a unit of the tables is final, for
 this long at most."""
 _MOST_PAUSES = 3
+_ANY_BLOCK = 2**62
+"""Above all blocks of a chain."""
 _PAUSED = {"source_paused", "upstream"}
 """Why a dataset is not fresh whose source is paused, and nothing else."""
 _STOPPED_SECONDS = 300.0
@@ -199,9 +201,13 @@ class LiveChapter:
 
     async def _watch_head(self, node: LiveNode, plan: LivePlan, story: LiveStory) -> None:
         until = time.monotonic() + _OWN_SECONDS
-        enough = max(story.began + _OWN_BLOCKS, plan.first_final_head(await self._rows.find_start()))
+        table_start = await self._rows.find_start()
+        enough = max(story.began + _OWN_BLOCKS, plan.first_final_head(table_start))
+        former = await self._rows.read_blocks(table_start, _ANY_BLOCK)
+        self._screen.say(f"live: watches the chain grow from block {former[-1].number:,} on")
         while True:
             number, _, block_time = await node.read_head()
+            former = await self._tell_replaced(node, former, story)
             if number >= enough or time.monotonic() > until:
                 break
             if time.time() - block_time > _STOPPED_SECONDS:
@@ -211,10 +217,26 @@ class LiveChapter:
                 break
             await asyncio.sleep(1.0)
         seconds = await self._until_stored(node)
+        await self._tell_replaced(node, former, story)
         new = count(number - story.began, "new block")
         self._screen.say(
             f"live: followed the chain to block {number:,}, {new}; {seconds:.1f} s later it was in the table"
         )
+
+    async def _tell_replaced(self, node: LiveNode, former: list[BlockContent], story: LiveStory) -> list[BlockContent]:
+        """Waits for the new blocks if the node has replaced some that the table had. Returns the blocks of the table.
+        The story keeps the deepest reorganisation."""
+        before = await _find_replaced(node, former)
+        if before:
+            first, last = before[0].number, before[-1].number
+            blocks = f"its newest {count(len(before), 'block')}, {first:,} to {last:,}"
+            self._screen.say(f"live: the node replaced {blocks}", "red")
+            seconds = await self._until_stored(node)
+            change = Reorganisation(before, await self._rows.read_blocks(first, last), seconds)
+            if story.reorganisation is None or len(before) > len(story.reorganisation.before):
+                story.reorganisation = change
+            self._screen.say(f"live: {seconds:.1f} s later the table had the new blocks in their place", "green")
+        return await self._rows.read_blocks(former[0].number, _ANY_BLOCK)
 
     # -- waiting
 
@@ -331,6 +353,18 @@ class LiveChapter:
 
 def _up_to(rows: pa.Table, last: int) -> pa.Table:
     return rows.filter(pc.less_equal(rows["block_number"], last))
+
+
+async def _find_replaced(node: LiveNode, blocks: list[BlockContent]) -> list[BlockContent]:
+    """Those that the node had before and has no more: the last of them. A chain that is still shorter replaces blocks
+    above its head, too, if it replaces any below."""
+    head, _, _ = await node.read_head()
+    first = None
+    for block in reversed([block for block in blocks if block.number <= head]):
+        if await node.read_hash(block.number) == block.hash:
+            break
+        first = block.number
+    return [] if first is None else [block for block in blocks if block.number >= first]
 
 
 def _last_block(task: TaskRow) -> int:

@@ -11,7 +11,7 @@ from tracelake.cli.session import show
 from tracelake.cli.text import count
 from tracelake.demo.live import LiveStory, Reorganisation
 
-_MOST_BLOCKS = 6
+_MOST_BLOCKS, _MOST_TOKENS = 6, 10
 
 
 def tell_live(console: Console, story: LiveStory, tokens: Mapping[str, tuple[str, int]]) -> None:
@@ -114,10 +114,14 @@ def _reorganisation(console: Console, change: Reorganisation, tokens: Mapping[st
         _say(console, f"... and {count(depth - _MOST_BLOCKS, 'block')} more")
     _say(console, "")
     table = _table("token", "transfers in these blocks before", "after")
-    for token, before_count, after_count in change.count_transfers():
+    transfers = change.count_transfers()
+    busiest = sorted(transfers, key=lambda row: -max(row[1:]))[:_MOST_TOKENS]
+    for token, before_count, after_count in (row for row in transfers if row in busiest):
         name, _ = tokens.get(token, ("", 0))
         table.add_row(name or f"0x{token[:6]}...{token[-4:]}", f"{before_count:,}", f"{after_count:,}")
     show(console, table)
+    if len(transfers) > _MOST_TOKENS:
+        _say(console, f"... and {count(len(transfers) - _MOST_TOKENS, 'token')} more")
 
 
 def _short(block_hash: str) -> str:
