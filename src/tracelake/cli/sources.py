@@ -118,11 +118,11 @@ def resume(session: Session, targets: tuple[str, ...]) -> None:
 def repair(session: Session, target: str, block: int | None) -> None:
     """Let a source follow a reorganisation of final blocks.
 
-    A follower stops at a reorganisation that is deeper than `finality_depth_blocks` (`reorg_too_deep`): files of those
-    blocks exist. If the new chain is right, this command lets it follow once, within a day. Blocks in the table are
-    replaced, files of units that changed are read again, and what was computed from them is computed again. The source
-    finds which ones changed. `--from` has more of them read again, and is needed if the first one is older than the
-    hashes that are stored; a block that is too high is refused (`trace sources`).
+    A follower stops at a reorganisation that is deeper than `max_reorg_depth`, or reaches blocks that are in files
+    (`reorg_too_deep`). If the new chain is right, this command lets it follow once, within a day. Blocks in the table
+    are replaced, files of units that changed are read again, and what was computed from them is computed again. The
+    source finds which ones changed. `--from` has more of them read again, and is needed if the first one is older
+    than the hashes that are stored; a block that is too high is refused (`trace sources`).
 
     \b
     Example:
