@@ -85,7 +85,7 @@ class OutageStack(ReorgStack):
 
 def test_tables_are_the_chain_after_postgres_data_was_away() -> None:
     with serve_chain(LAST + 1, head=BEGIN + 1) as chain:
-        stack = OutageStack(chain.url, max_attempts="100")
+        stack = OutageStack(chain.url, max_attempts="100", retry_max_seconds="2")
         with stack.running():
             stack.deploy("live", write_part("live", FIRST, JOBS, live=True))
             stack.await_state("at_head", BEGIN)
