@@ -31,6 +31,16 @@ from tracelake.wire.query import QueryReply, ResultColumn
 # --- what is left
 
 
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """The demo ignores signals while it ends, which processes of later tests would inherit."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    handlers = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, handlers, strict=True):
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def scratch() -> Iterator[Path]:
     root = scratch_directory()
