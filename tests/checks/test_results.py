@@ -205,6 +205,7 @@ def test_freshness(flow: WindowFlow) -> None:
     why = user.get("/v1/why/dataset/model")
     (reason,) = [item for item in why["reasons"] if item["code"] == "not_fresh"]
     assert "nothing was committed for 2h, expected at most 2h" in reason["text"]
+    assert {item["code"] for item in why["reasons"]} == {"not_fresh", "tasks_unheard"}, "a task explains it"
     flow.harness.run(flow.harness.dispatcher.gauges.run_once())
     page = flow.harness.service("GET", "/metrics").body
     assert 'trace_dataset_late_seconds{dataset="model",org="acme"}' in str(page)
@@ -234,7 +235,12 @@ def test_freshness_of_data(flow: WindowFlow) -> None:
     assert check["data_at"] < check["committed_at"]
     assert checks()["freshness"]["state"] == "passed"
     why = user.get("/v1/why/dataset/model")
-    assert ["freshness_data" in item["text"] for item in why["reasons"] if item["code"] == "not_fresh"] == [True]
+    assert [item["code"] for item in why["reasons"]] == ["source_late"], "nothing is fine beside it"
+    assert why["state"] == "blocked"
+    assert "The check freshness_data fails: the newest block is 2h old" in why["summary"]
+    assert "Its last event was" in why["summary"]
+    commands = [step["command"] for step in why["reasons"][0]["steps"]]
+    assert commands == ["trace sources --dag c", "trace checks model"]
     flow.harness.run(flow.harness.dispatcher.gauges.run_once())
     page = str(flow.harness.service("GET", "/metrics").body)
     assert 'trace_dataset_late_seconds{dataset="model",org="acme"} 1' in page

@@ -23,8 +23,10 @@ from tracelake.dispatcher.why.empty_inputs import find_quiet_source
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.job import job_reasons
 from tracelake.dispatcher.why.reasons import REASONS
+from tracelake.dispatcher.why.source import last_event
 from tracelake.errors import TraceError
 from tracelake.model.dag import CheckKind
+from tracelake.wire.checks import CheckRow
 from tracelake.wire.why import WhyReply
 
 MAX_JOBS = 50
@@ -98,7 +100,7 @@ async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, n
         besides = [item for item in rebuilding if item.state == "blocked"]
         reasons = [item for item in reasons if item not in besides]
     gaps = await _given_up(connection, row)
-    late = await _not_fresh(connection, org_id, name)
+    late = await _late_checks(connection, org_id, name)
     writers = await _writers(connection, org_id, [(row["dataset_uuid"], row["current_version"])])
     if writers:
         causes, others = await _causes(connection, org_id, writers, pressure, besides=rejected)
@@ -115,8 +117,14 @@ async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, n
         and all(item.state == "fine" for item in reasons)
         and (row["unit"] is not None or not reasons)
     ):
-        reasons.insert(0, await _quiet(connection, org_id, row) or _fresh(row, writers))
-    return answer("dataset", name, [*reasons, *late, *gaps], besides)
+        complete = await _quiet(connection, org_id, row) or _fresh(row, writers)
+        if not late or complete.code != "fresh":
+            reasons.insert(0, complete)
+    if late:
+        explained = not writers or any(item.state != "fine" for item in [*reasons, *besides])
+        idle = [] if explained else await _idle_sources(connection, org_id, writers)
+        reasons += [_not_fresh(name, check, idle, explained=explained) for check in late]
+    return answer("dataset", name, [*reasons, *gaps], besides)
 
 
 async def _given_up(connection: Connection, row: asyncpg.Record) -> list[Reason]:
@@ -136,18 +144,42 @@ async def _given_up(connection: Connection, row: asyncpg.Record) -> list[Reason]
     return [reason("units_given_up", text, step, references=references)]
 
 
-async def _not_fresh(connection: Connection, org_id: UUID, name: str) -> list[Reason]:
-    checks = [item for item in (await list_checks(connection, org_id, name)).checks if item.kind is CheckKind.FRESHNESS]
-    return [
-        reason(
-            "not_fresh",
-            f"The check {item.name} fails: {item.message}.",
-            ("see its checks", f"trace checks {name}"),
-            references=[("dataset", name)],
-        )
-        for item in checks
-        if item.state in ("failed", "warned")
+async def _late_checks(connection: Connection, org_id: UUID, name: str) -> list[CheckRow]:
+    checks = (await list_checks(connection, org_id, name)).checks
+    return [item for item in checks if item.kind is CheckKind.FRESHNESS and item.state in ("failed", "warned")]
+
+
+def _not_fresh(name: str, check: CheckRow, idle: list[tuple[Subject, Reason]], *, explained: bool) -> Reason:
+    """Tells of a check of the age that fails. `idle`: the sources, if nothing on the way from them explains it."""
+    text = f"The check {check.name} fails: {check.message}."
+    see = ("see its checks", f"trace checks {name}")
+    references: list[tuple[str, object]] = [("dataset", name)]
+    if explained:
+        return reason("not_fresh", text, see, references=references)
+    dags = dict.fromkeys(source.dag for source, _ in idle)
+    steps = [("see its sources", f"trace sources --dag {dag}") for dag in dags] or [
+        ("see the sources", "trace sources")
     ]
+    last_events = " ".join(item.about(source.name).text for source, item in idle[:3])
+    text = f"{text} No job between it and its sources waits or has failed, so they bring nothing newer. {last_events}"
+    references += [("job", source.name) for source, _ in idle]
+    return reason("source_late", text.rstrip(), *steps, see, references=references)
+
+
+async def _idle_sources(connection: Connection, org_id: UUID, writers: list[Subject]) -> list[tuple[Subject, Reason]]:
+    """Finds the sources upstream of these jobs, each with what it said last."""
+    waiting, visited = deque(writers), {writer.node_id for writer in writers}
+    sources = []
+    while waiting and len(visited) <= MAX_JOBS:
+        subject = waiting.popleft()
+        if subject.source is not None:
+            sources.append((subject, await last_event(connection, subject)))
+            continue
+        for before in await _writers(connection, org_id, await _read(connection, subject, [])):
+            if before.node_id not in visited:
+                visited.add(before.node_id)
+                waiting.append(before)
+    return sources
 
 
 async def _unrouted(connection: Connection, row: asyncpg.Record, name: str) -> list[Reason]:

@@ -248,6 +248,13 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
             "Batches wait, and no sink has asked for work for a minute or more.",
             "Start a sink, or a worker, which includes one.",
         ),
+        "source_late": (
+            "A check of kind `freshness` fails, and every job from the sources to the dataset has done what came in. "
+            "Its sources bring no newer data, or less often than the check allows.",
+            "Look at the sources: when the last event of each came, and how old the newest block of a chain is. If one "
+            "should have newer data, check what it reads: the endpoint, the deliveries, the schedule. Otherwise allow "
+            "a larger `max_age`.",
+        ),
         "removed": (
             "The active version does not write it any more; the existing data stays.",
             "Roll back, or deploy a document that publishes it.",
@@ -255,8 +262,9 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
     },
     ("dataset", "waiting"): {
         "not_fresh": (
-            "A check of kind `freshness` fails: the newest commit or block is older than the check allows.",
-            "Look at the other reasons; if there are none, check whether its sources still have new data.",
+            "A check of kind `freshness` fails: the newest commit or block is older than the check allows. Another "
+            "reason of the dataset says why.",
+            "Follow the advice for the other reasons.",
         ),
         "backlog_full": (
             "As many batches wait for a sink as its threshold allows, or one waits too long: its writers get no new "

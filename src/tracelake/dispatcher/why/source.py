@@ -44,6 +44,11 @@ async def source_reasons(connection: Connection, subject: Subject, pressure: Pre
     return reasons or [_spoke(subject, last_update)]
 
 
+async def last_event(connection: Connection, subject: Subject) -> Reason:
+    """When a source announced something for the last time."""
+    return _spoke(subject, await connection.fetchrow(_SAID, subject.job_id))
+
+
 def _stopped(subject: Subject, pressure: Pressure) -> list[Reason]:
     pause = pressure.paused.get(subject.node_id)
     if pause is not None:  # also while nobody reads it
