@@ -3,8 +3,11 @@
 `prices` is a second dataset of blocks; `model` reads the windows of `blocks` beside it.
 """
 
+from typing import Any
+
 import pytest
 
+from tests.api.support import User
 from tests.windows.support import WindowFlow
 
 DAG = """
@@ -216,3 +219,63 @@ def test_a_running_state_waits_for_a_gap(windows: WindowFlow) -> None:
         put(windows, text, start, start + 9)
     assert windows.run_windows("model", at_most=9) == 3
     assert rows(windows) == ["(a|)", "(b|(a|))", "(c|(b|(a|)))", "(d|(c|(b|(a|))))"]
+
+
+# --- latest, of what comes on a schedule
+
+FEED = """
+name: w
+defaults: {{runtime: ecs_platform}}
+jobs:
+  - {{name: src, activation: source, source: {{kind: manual}}}}
+  - {{name: blocks, activation: reactive, operator: decode_logs, execution_strategy: PerPartition,
+      inputs: [{{from: {{job: src}}}}]}}
+  - name: hours
+    activation: reactive
+    operator: spark_sql
+    config: {{query: SELECT * FROM blocks, inputs: {{blocks: 0}}}}
+    units: {{by: time, grain: hour}}
+    inputs: [{{from: {{job: blocks}}}}]
+  - {{name: tick, activation: source, source: {{kind: cron, schedule: "*/20 * * * *"}}}}
+  - {{name: feed, activation: reactive, operator: decode_logs, inputs: [{{from: {{job: tick}}}}]}}
+  - name: model
+    activation: reactive
+    operator: spark_sql
+    config: {{query: SELECT * FROM hours, inputs: {{hours: 0, feed: 1}}}}
+    {units}
+    inputs: [{{from: {{job: hours}}{first}}}, {{from: {{job: feed}}, read: latest}}]
+publish:
+  model: {{from: {{job: model}}, storage: s3}}
+"""
+
+
+@pytest.mark.parametrize(("units", "first"), [("", ", read: unit"), (HOURS, "")])
+def test_why_windows_before_a_feed_are_not_computed(windows: WindowFlow, units: str, first: str) -> None:
+    windows.deploy(FEED.format(units=units, first=first))
+    for number, text in enumerate("ab"):
+        put(windows, text, number * 360, number * 360 + 359)
+    windows.run_windows("hours", "model")
+
+    def explain() -> Any:
+        reasons = User(windows.harness, windows.org).get("/v1/why/job/w/model")["reasons"]
+        return next(item for item in reasons if item["code"] in ("unit_waits", "input_begins_later"))
+
+    item = explain()
+    assert item["text"].startswith("The unit 1970-01-01 00:00 has waited "), item
+    assert item["text"].endswith(": its input w__feed_0 has no data yet.")
+    assert item["steps"][0]["command"] == "trace why w__feed_0"
+    windows.times = None
+    job = windows.harness.sql("SELECT job_id FROM jobs WHERE name = 'tick'")[0]["job_id"]
+    slot = {"slot": "2026-01-31T05:40:00Z"}
+    assert windows.harness.service("POST", f"/internal/sources/{job}/fire", slot).status == 200
+    (task,) = windows.tasks("feed", "Queued")
+    lease = windows.claim(task["task_id"])
+    windows.complete(task["task_id"], lease, **windows.write(lease, "05:40"))
+    assert windows.run_windows("hours", "model") == 0
+    item = explain()
+    assert (item["code"], item["state"]) == ("input_begins_later", "blocked")
+    assert "the first unit of its input w__feed_0 (from 2026-01-31 05:40Z) lies behind the window" in item["text"]
+    assert item["steps"][1]["command"] == "trace trigger w/model --range 0-3599"
+    windows.trigger("w", "model", range={"start": 0, "end": 3599})
+    assert windows.run_windows("model") == 1
+    assert rows(windows) == ["((a)|05:40)"], "as the advice says"

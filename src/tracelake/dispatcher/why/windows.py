@@ -1,9 +1,13 @@
 """Why units that have changed are not computed yet: rows of `pending_units`, by what they wait for."""
 
+from datetime import UTC, datetime
+
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.engine.routing.upstream_graph import UpstreamGraphs
+from tracelake.dispatcher.engine.plan import Generation
+from tracelake.dispatcher.engine.routing.unit_times import clip_first_slot
+from tracelake.dispatcher.engine.routing.upstream_graph import UpstreamGraph, UpstreamGraphs
 from tracelake.dispatcher.engine.routing.window_inputs import (
     GAP,
     NO_TIMES,
@@ -16,7 +20,7 @@ from tracelake.dispatcher.views.words import counted, since
 from tracelake.dispatcher.why import facts
 from tracelake.dispatcher.why.answer import Reason, Step, reason
 from tracelake.dispatcher.why.facts import Subject
-from tracelake.model.dag import ReadMode
+from tracelake.model.dag import ReadMode, UnitGrid
 from tracelake.model.windows import Window, describe_window
 
 _BY_TIME = (ReadMode.WINDOW, ReadMode.HISTORY, ReadMode.LATEST)
@@ -31,6 +35,10 @@ _NEWEST = """
     SELECT range_start, range_end, time_max FROM readable_units
     WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start IS NOT NULL ORDER BY range_start DESC LIMIT 1"""
 
+_FIRST = """
+    SELECT range_start, range_end FROM readable_units
+    WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start IS NOT NULL ORDER BY range_start LIMIT 1"""
+
 _TEXTS = {
     GAP: "a unit of an input is missing",
     NO_TIMES: "units of an input have no times, so nobody knows which of their blocks are in it",
@@ -44,8 +52,63 @@ _TEXTS = {
 
 async def window_reasons(connection: Connection, subject: Subject) -> list[Reason]:
     rows = await connection.fetch(_PENDING, subject.node_id)
-    reasons = [_reason(subject, row) for row in rows]
+    reasons = [
+        await _empty_input(connection, subject, row) if row["reason"] == NOT_ANNOUNCED else _reason(subject, row)
+        for row in rows
+    ]
     return reasons if any(row["reason"] == NO_TIMES for row in rows) else reasons + await _untimed(connection, subject)
+
+
+async def _empty_input(connection: Connection, subject: Subject, row: asyncpg.Record) -> Reason:
+    """Tells of windows that waited for an input to begin: it has nothing, or has begun behind them."""
+    graph = await UpstreamGraphs().of(connection, subject.org_id, 0)
+    edges = await facts.read_edges(connection, subject.node_id)
+    grid, in_seconds = _own_grid(subject, edges, graph)
+    for edge in edges:
+        generation = (edge["dataset_uuid"], edge["dataset_version"])
+        read, dataset = subject.document.inputs[edge["input_index"]].read, edge["dataset"]
+        unit = await connection.fetchrow(_FIRST, *generation)
+        if unit is None and read not in (ReadMode.UNIT, ReadMode.PREVIOUS):
+            refers = [("dataset", dataset)]
+            text = f"{_waiting(subject, row, grid)}: its input {dataset} has no data yet."
+            return reason("unit_waits", text, ("see why", f"trace why {dataset}"), references=refers)
+        if unit is None or read not in _BY_TIME or graph.is_in_seconds(generation) != in_seconds:
+            continue
+        first = Window(*unit)
+        if graph.follows_clock(generation):
+            first = clip_first_slot(first)
+        if first.start > row["first"][1]:
+            return _begins_later(subject, row, grid, dataset, _moment(first.start) if in_seconds else str(first.start))
+    return _reason(subject, row)
+
+
+def _begins_later(subject: Subject, row: asyncpg.Record, grid: UnitGrid | None, dataset: str, first: str) -> Reason:
+    window = Window(*row["first"])
+    text = (
+        f"{_waiting(subject, row, grid)}: the first unit of its input {dataset} (from {first}) lies behind the window, "
+        "and later units of it do not compute the window either."
+    )
+    steps = (
+        ("read it with `read: all`, in all windows", "trace deploy FILE"),
+        ("or compute this one from what is there", f"trace trigger {subject.name} --range {window.start}-{window.end}"),
+    )
+    return reason("input_begins_later", text, *steps, references=[("dataset", dataset)])
+
+
+def _own_grid(subject: Subject, edges: list[asyncpg.Record], graph: UpstreamGraph) -> tuple[UnitGrid | None, bool]:
+    """The grid of the units of a job, and whether they are seconds. Without `units` it has those of an input."""
+    grid = subject.document.units
+    if grid is not None:
+        return grid, grid.by == "time"
+    for edge in edges:
+        generation: Generation = (edge["dataset_uuid"], edge["dataset_version"])
+        if subject.document.inputs[edge["input_index"]].read is ReadMode.UNIT and graph.is_in_seconds(generation):
+            return graph.grid_of(generation), True
+    return None, False
+
+
+def _moment(second: int) -> str:
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%MZ}"
 
 
 async def _untimed(connection: Connection, subject: Subject) -> list[Reason]:
@@ -69,19 +132,26 @@ async def _untimed(connection: Connection, subject: Subject) -> list[Reason]:
     return reasons
 
 
-def _reason(subject: Subject, row: asyncpg.Record) -> Reason:
+def _waiting(subject: Subject, row: asyncpg.Record, grid: UnitGrid | None) -> str:
+    others = f", and {counted(row['number'] - 1, 'other')}" if row["number"] > 1 else ""
+    have = "has" if row["number"] == 1 else "have"
+    return f"The unit {_unit(row, grid)}{others} {have} waited {since(row['since'], subject.now)}"
+
+
+def _unit(row: asyncpg.Record, grid: UnitGrid | None) -> str:
     first = Window(*row["first"])
+    return f"{first.start}-{first.end}" if grid is None else describe_window(grid, first)
+
+
+def _reason(subject: Subject, row: asyncpg.Record) -> Reason:
     grid = subject.document.units
-    unit = f"{first.start}-{first.end}" if grid is None else describe_window(grid, first)
     if row["reason"] == NOT_PASSED:
         return reason(
             "window_open",
-            f"The window {unit} is not over: its inputs have not passed its end. It is computed then.",
+            f"The window {_unit(row, grid)} is not over: its inputs have not passed its end. It is computed then.",
             ("see its inputs", f"trace jobs {subject.dag}"),
         )
-    others = f", and {counted(row['number'] - 1, 'other')}" if row["number"] > 1 else ""
-    text = _TEXTS.get(row["reason"], "it is about to be looked at")
-    waited = since(row["since"], subject.now)
+    text = f"{_waiting(subject, row, grid)}: {_TEXTS.get(row['reason'], 'it is about to be looked at')}."
     steps: tuple[Step, ...] = (("see its inputs", f"trace jobs {subject.dag}"),)
     references: list[tuple[str, object]] = []
     if row["waits_for"] is not None:
@@ -90,6 +160,4 @@ def _reason(subject: Subject, row: asyncpg.Record) -> Reason:
     code = "unit_waits" if row["waits_for"] is None else "unit_awaits_task"  # the end of the task brings it along
     if row["reason"] == NO_TIMES:
         code = "unit_without_times"
-    have = "has" if row["number"] == 1 else "have"
-    text = f"The unit {unit}{others} {have} waited {waited}: {text}."
     return reason(code, text, *steps, references=references)
