@@ -262,6 +262,44 @@ def test_freshness_of_data_without_times(flow: WindowFlow) -> None:
     assert check["message"].startswith("no unit has the time of a block, expected at most 2h")
 
 
+def test_a_result_of_another_rule_is_not_shown_beside_the_new_one(flow: WindowFlow) -> None:
+    flow.harness.use_movable_clock()
+    range_check = "[{{range: {{column: log_index, min: 0, max: {most}}}, name: bounds, severity: {severity}}}]"
+    result = BAD | {
+        "name": "bounds",
+        "kind": "range",
+        "severity": "warn",
+        "message": "log_index is not 0 to 15",
+        "sample": [],
+    }
+    finish = flow.complete
+    flow.complete = lambda *args, **fields: finish(*args, **fields, checks=[result])  # type: ignore[method-assign]
+    user = User(flow.harness, flow.org)
+
+    def check() -> tuple[str, str, int]:
+        (item,) = user.get("/v1/checks")["checks"]
+        return item["state"], item.get("message", ""), item.get("units", 0)
+
+    deploy(flow, range_check.format(most=15, severity="warn"))
+    flow.finish(start(flow), "rows")
+    slow = start(flow, 10)
+    lease = flow.claim(slow)
+    flow.harness.advance(10)
+    assert deploy(flow, range_check.format(most=15, severity="error")).state == "Active"
+    assert check() == ("failed", "log_index is not 0 to 15", 1), "the rule is the same"
+    flow.harness.advance(10)
+    deploy(flow, range_check.format(most=60, severity="warn"))
+    assert check() == ("unknown", "not evaluated since it changed", 0)
+    flow.harness.advance(10)
+    flow.finish(slow, "rows", lease)
+    assert check() == ("unknown", "not evaluated since it changed", 0), "the attempt had the rule of before"
+    result |= {"message": "log_index is not 0 to 60"}
+    flow.finish(start(flow, 20), "rows")
+    assert check() == ("warned", "log_index is not 0 to 60", 1)
+    deploy(flow, range_check.format(most=15, severity="warn"))
+    assert check()[0] == "unknown", "the rule of before again: what was evaluated since is of another"
+
+
 def test_a_unit_that_fails_is_shown_until_its_generation_is_replaced(flow: WindowFlow) -> None:
     deploy(flow)
     task = start(flow)

@@ -12,7 +12,8 @@ from tracelake.wire.base import Cursor, Name, Reply, Request, ShortText
 MAX_RESULTS_PAGE = 1000
 
 CheckState = Literal["passed", "failed", "warned", "unknown"]
-"""`warned`: a check of severity `warn` failed. `unknown`: nothing was checked yet."""
+"""`warned`: a check of severity `warn` failed. `unknown`: nothing was checked yet, or not since the check was
+changed."""
 
 
 class CheckRow(Reply, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,6 +29,8 @@ class CheckRow(Reply, frozen=True, kw_only=True, omit_defaults=True):
     """What must hold, in words."""
     state: CheckState
     """failed or warned: the newest result of some unit is that."""
+    changed_at: datetime | None = None
+    """When the rule was changed for the last time. Results of before are of another rule, and are not counted."""
     checked_at: datetime | None = None
     """This and what follows: of the newest result; of a unit that fails, if there is one."""
     unit: str | None = None

@@ -10,6 +10,7 @@ import msgspec
 from tracelake.catalogue.check_values import describe_bounds, describe_values
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.records import columns, to_struct
+from tracelake.dispatcher.views.check_changes import CheckHistory
 from tracelake.dispatcher.views.freshness import DatasetAge, read_ages
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import from_json
@@ -30,23 +31,28 @@ from tracelake.wire.checks import (
 
 _CHECKED = """
     SELECT d.name AS dataset, d.dataset_uuid, o.dataset_version, o.output_index, j.dag_name || '/' || j.name AS job,
-           j.document -> 'checks' AS checks
+           j.node_id, j.document -> 'checks' AS checks
     FROM dags a JOIN dag_version_jobs v ON v.dag_version_id = a.active_version JOIN jobs j USING (job_id)
     JOIN job_outputs o USING (job_id) JOIN datasets d USING (dataset_uuid)
     WHERE a.org_id = $1 AND ($2::text IS NULL OR d.name = $2) AND j.document -> 'checks' IS NOT NULL
     ORDER BY d.name, 5, o.output_index"""
 
 # Of each check of a generation: the newest result of each unit, and one of them to show, of a unit that fails if there
-# is one. Results of earlier generations are history: their units may not even exist any more.
+# is one. Results of earlier generations are history: their units may not even exist any more. So are those of attempts
+# that began before the check was changed.
 _NEWEST = f"""
     SELECT k.dataset_uuid, k.dataset_version, k.name, shown.*, r.message, r.sample, g.units AS grid
-    FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS k(dataset_uuid, dataset_version, name)
+    FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[])
+        AS k(dataset_uuid, dataset_version, name, changed_at)
     JOIN LATERAL (
         SELECT u.*, count(*) OVER () AS units, count(*) FILTER (WHERE NOT u.passed) OVER () AS failing_units FROM (
             SELECT DISTINCT ON (r.unit) r.* FROM (
                 SELECT r.passed, r.checked_at, r.unit, r.rows, r.offending_rows, r.task_id, r.attempt, r.output_index
                 FROM check_results r
                 WHERE r.dataset_uuid = k.dataset_uuid AND r.dataset_version = k.dataset_version AND r.name = k.name
+                  AND (k.changed_at IS NULL OR r.checked_at >= k.changed_at AND NOT EXISTS (
+                       SELECT FROM tasks t WHERE t.task_id = r.task_id AND t.attempt = r.attempt
+                       AND t.claimed_at < k.changed_at))
                 ORDER BY r.checked_at DESC LIMIT {CAP}) r
             ORDER BY r.unit, r.checked_at DESC) u
         ORDER BY u.passed, u.checked_at DESC LIMIT 1) shown ON true
@@ -102,15 +108,18 @@ async def list_checks(connection: Connection, org_id: UUID, dataset: str | None 
         for check in msgspec.json.decode(row["checks"], type=list[OutputCheck])
         if check.output_index == row["output_index"]
     ]
-    keys = list({_key(row, check.name) for row, check in checks if check.kind.is_of_rows})
-    newest = {_key(row, row["name"]): row for row in await connection.fetch(_NEWEST, *columns(keys, 3))}
+    of_rows = [(row, check) for row, check in checks if check.kind.is_of_rows]
+    history = await CheckHistory.read(connection, (row["node_id"] for row, _ in of_rows))
+    changed = {_key(row, check.name): history.changed_at(row["node_id"], check) for row, check in of_rows}
+    keys = [(*key, changed_at) for key, changed_at in changed.items()]
+    newest = {_key(row, row["name"]): row for row in await connection.fetch(_NEWEST, *columns(keys, 4))}
     timed = [row for row, check in checks if check.kind is CheckKind.FRESHNESS]
     ages = await read_ages(connection, [(row["dataset_uuid"], row["dataset_version"]) for row in timed])
     return ChecksReply(
         checks=[
             _freshness(row, check, ages[row["dataset_uuid"], row["dataset_version"]])
             if check.kind is CheckKind.FRESHNESS
-            else _row(row, check, newest.get(_key(row, check.name)))
+            else _row(row, check, newest.get(_key(row, check.name)), changed.get(_key(row, check.name)))
             for row, check in checks
         ]
     )
@@ -120,16 +129,18 @@ def _key(row: asyncpg.Record, check: str) -> tuple[UUID, UUID, str]:
     return row["dataset_uuid"], row["dataset_version"], check
 
 
-def _row(dataset: asyncpg.Record, check: OutputCheck, result: asyncpg.Record | None) -> CheckRow:
+def _row(
+    dataset: asyncpg.Record, check: OutputCheck, result: asyncpg.Record | None, changed_at: datetime | None
+) -> CheckRow:
     state: CheckState = "unknown"
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {} if changed_at is None else {"message": "not evaluated since it changed"}
     if result is not None:
         bad: CheckState = "failed" if check.severity == "error" else "warned"
         state = "passed" if result["passed"] else bad
         names = ("checked_at", "rows", "offending_rows", "message", "task_id", "units", "failing_units")
         fields = {name: result[name] for name in names}
         fields |= {"unit": _unit(result), "sample": from_json(result["sample"]) or []}
-    return _check_row(dataset, check, state, fields)
+    return _check_row(dataset, check, state, fields | {"changed_at": changed_at})
 
 
 def _freshness(dataset: asyncpg.Record, check: OutputCheck, age: DatasetAge) -> CheckRow:
