@@ -252,7 +252,7 @@ publish:
 @pytest.mark.parametrize(("units", "first"), [("", ", read: unit"), (HOURS, "")])
 def test_why_windows_before_a_feed_are_not_computed(windows: WindowFlow, units: str, first: str) -> None:
     windows.deploy(FEED.format(units=units, first=first))
-    for number, text in enumerate("ab"):
+    for number, text in enumerate("abc"):
         put(windows, text, number * 360, number * 360 + 359)
     windows.run_windows("hours", "model")
 
@@ -261,7 +261,7 @@ def test_why_windows_before_a_feed_are_not_computed(windows: WindowFlow, units: 
         return next(item for item in reasons if item["code"] in ("unit_waits", "input_begins_later"))
 
     item = explain()
-    assert item["text"].startswith("The unit 1970-01-01 00:00 has waited "), item
+    assert item["text"].startswith("The unit 1970-01-01 00:00, and 1 other have waited "), item
     assert item["text"].endswith(": its input w__feed_0 has no data yet.")
     assert item["steps"][0]["command"] == "trace why w__feed_0"
     windows.times = None
@@ -276,6 +276,6 @@ def test_why_windows_before_a_feed_are_not_computed(windows: WindowFlow, units: 
     assert (item["code"], item["state"]) == ("input_begins_later", "blocked")
     assert "the first unit of its input w__feed_0 (from 2026-01-31 05:40Z) lies behind the window" in item["text"]
     assert item["steps"][1]["command"] == "trace trigger w/model --range 0-3599"
-    windows.trigger("w", "model", range={"start": 0, "end": 3599})
-    assert windows.run_windows("model") == 1
-    assert rows(windows) == ["((a)|05:40)"], "as the advice says"
+    windows.trigger("w", "model", window="1970-01-01 00:00..1970-01-01 01:00")
+    assert windows.run_windows("model") == 2
+    assert rows(windows) == ["((a)|05:40)", "((b)|05:40)"], "as the advice says"

@@ -140,13 +140,42 @@ def test_a_window_is_triggered_by_its_date(windows: WindowFlow) -> None:
     assert [task["unit_key"] for task in windows.tasks("model", "Queued")] == ["p:3600-7199"]
     for job, window, message in (
         ("model", "1970-01-01", "expected a window like 2026-03-03 13:00, received 1970-01-01"),
-        ("model", "1970-01-01 00:00..1970-01-01 01:00", "Expected one window, received several"),
+        ("model", "1970-01-01 00:00..1970-03-01 00:00", "at most 1,000 units, received more"),
         ("model", "1970-01-03 00:00", "do not cover 1970-01-03 00:00"),
         ("blocks", "1970-01-01 00:00", "no windows of time"),
         ("src", "1970-01-01 00:00", "no windows of time"),
     ):
         with pytest.raises(TraceError, match=message):
             windows.trigger("w", job, window=window)
+
+
+def test_a_range_of_windows_is_triggered_at_once(windows: WindowFlow) -> None:
+    deploy(windows, HOURS)
+    put(windows, 0, 1499, "a")
+    windows.run_windows("model")
+    reply = windows.trigger("w", "model", window="1970-01-01 00:00..1970-01-01 02:00", idempotency_key="again")
+    assert (reply.task_id, len(reply.tasks), reply.duplicate) == (None, 3, False)
+    queued = windows.tasks("model", "Queued")
+    assert {task["unit_key"] for task in queued} == {"p:0-3599", "p:3600-7199", "p:7200-10799"}
+    assert {task["task_id"] for task in queued} == set(reply.tasks)
+    repeated = windows.trigger("w", "model", window="1970-01-01 00:00..1970-01-01 02:00", idempotency_key="again")
+    assert (repeated.tasks, repeated.duplicate) == (reply.tasks, True)
+    user = User(windows.harness, windows.org)
+    for task_id, still_open in zip(reply.tasks, (3, 2, 1), strict=True):
+        progress = user.get("/v1/triggers?key=again")
+        assert (progress["open"], progress["finished"]) == (still_open, False)
+        windows.run(task_id)
+    progress = user.get("/v1/triggers?key=again")
+    assert (progress["finished"], progress["done"], progress["failed"]) == (True, 3, 0)
+    before = len(windows.tasks("model"))
+    for blocks, message in (
+        ({"start": 0, "end": 7000}, "or several side by side; received 0-7000"),
+        ({"start": 10, "end": 7199}, "Expected a unit of the job, like 0-3599"),
+        ({"start": 7200, "end": 17_999}, "do not cover 1970-01-01 04:00"),
+    ):
+        with pytest.raises(TraceError, match=message):
+            windows.trigger("w", "model", range=blocks)
+    assert len(windows.tasks("model")) == before, "all windows of a range, or none"
 
 
 def test_a_dataset_tells_of_the_window_that_is_open(windows: WindowFlow) -> None:

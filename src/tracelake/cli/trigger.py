@@ -32,7 +32,7 @@ _ERRORS_SHOWN = 5
     "--range",
     "blocks",
     type=RANGE_OR_WINDOWS,
-    help="The blocks from START to END, both included; or a window of time, like 2026-03-03.",
+    help="The blocks from START to END, both included; or windows of time, like 2026-03-03 or 2026-03-01..2026-03-31.",
 )
 @click.option("--cursor", type=CURSOR, help="The cursor up to which there are updates.")
 @click.option("--partition", metavar="KEY", help="The partition with this key.")
@@ -74,7 +74,8 @@ def command(
     """Start work by hand: emit an event of a source, or create the task of one unit of another job.
 
     Exactly one of --range, --cursor and --partition names the unit. DAG/ may be left out if only one active DAG has a
-    job of that name.
+    job of that name. Of a job with windows, --range may have up to 1,000 windows side by side: each gets a task, or
+    none if the inputs do not cover one of them. Any other job gets one task for the whole range.
 
     --wait follows the jobs of the DAG that the triggered one leads to: tasks that were created since the trigger,
     events that have not become tasks yet, windows and joins that wait for a task, and batches that a sink has still to
@@ -90,6 +91,7 @@ def command(
       trace trigger pools/blocks --range 18_000_000-18_001_000 --wait
       trace trigger blocks --cursor 18001000 --wait --timeout 600
       trace trigger pools/daily_volume --range 2026-03-03
+      trace trigger pools/daily_volume --range 2026-03-01..2026-03-31 --wait
       trace trigger pools/report --partition 2026-01-31 --key report-2026-01-31
     """
     if sum(item is not None for item in (blocks, cursor, partition)) != 1:

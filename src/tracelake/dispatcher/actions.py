@@ -26,6 +26,7 @@ from tracelake.dispatcher.engine.routing.pending_units import ChangedUnit
 from tracelake.dispatcher.engine.routing.router import EventRouter
 from tracelake.dispatcher.engine.routing.units import MAX_REVISION, UnitRequest
 from tracelake.dispatcher.engine.routing.window_inputs import Obstacle
+from tracelake.dispatcher.engine.routing.window_ranges import NO_WINDOWS, parse_windows, split_range
 from tracelake.dispatcher.engine.spans import Tracing
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.invoke.operators.range_splitter import count_units
@@ -38,11 +39,11 @@ from tracelake.dispatcher.replies import cancel_reply, retry_reply, skip_reply
 from tracelake.dispatcher.views.trigger_progress import StoredTrigger
 from tracelake.dispatcher.views.words import decode_grid
 from tracelake.errors import TraceError
-from tracelake.model.dag import Activation, JobDocument, SourceKind, UnitGrid
+from tracelake.model.dag import Activation, JobDocument, SourceKind
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job
 from tracelake.model.task import RevisionKind
-from tracelake.model.windows import Window, describe_range, parse_range, window_at
+from tracelake.model.windows import describe_range
 from tracelake.wire.base import ErrorInfo
 from tracelake.wire.failures import TaskAction, TaskActionOutcome, TaskActionsReply, TaskActionsRequest
 from tracelake.wire.jobs import BlockRange, RebuildReply, TriggerReply, TriggerRequest
@@ -66,7 +67,6 @@ _ACTIVE_JOB = """
     WHERE d.org_id = $1 AND d.dag_name = $2"""
 
 _GRID = "SELECT units FROM dataset_versions WHERE dataset_uuid = $1 AND dataset_version = $2"
-_NO_WINDOWS = "The units of this job are no windows of time: give a range, a cursor or a partition_key instead."
 
 _LATEST_SLOT = "SELECT floor(extract(epoch FROM trace_now() + interval '1 day'))::bigint"
 
@@ -131,9 +131,8 @@ class UserActions:
         except TraceError as refusal:
             self.metrics.triggers.labels(refusal.code).inc()
             raise
-        self.metrics.triggers.labels(
-            "duplicate" if reply.duplicate else "event" if reply.task_id is None else "task"
-        ).inc()
+        created = "event" if reply.event_id is not None or not (reply.task_id or reply.tasks) else "task"
+        self.metrics.triggers.labels("duplicate" if reply.duplicate else created).inc()
         if reply.event_id is None:
             return reply
         ids = await self.ids.of(actor.org_id)
@@ -225,7 +224,7 @@ class UserActions:
         paused: bool,
     ) -> tuple[TriggerReply, WriteResult]:
         if body.window is not None:
-            raise TraceError("trigger_invalid", _NO_WINDOWS, field="window")
+            raise TraceError("trigger_invalid", NO_WINDOWS, field="window")
         if not document.only_emits:
             text = "An always_on source cannot be triggered; to recompute a unit, trigger a job that reads the source."
             raise TraceError("trigger_invalid", text, field="job")
@@ -270,12 +269,14 @@ class UserActions:
             raise TraceError("input_not_found", "The job has no such input.", field="input_index")
         if body.window is not None:
             grid = consumer.job.units or decode_grid(await connection.fetchval(_GRID, *item.generation))
-            body = msgspec.structs.replace(body, window=None, range=_window_range(grid, body.window))
+            body = msgspec.structs.replace(
+                body, window=None, range=parse_windows(grid, body.window, several=consumer.has_windows)
+            )
         start, end = (None, None) if body.range is None else (body.range.start, body.range.end)
         partition_key = body.partition_key if body.range is None else f"{start}-{end}"
         revision = key if len(key) <= MAX_REVISION else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
         if consumer.has_windows:
-            return await self._make_window(connection, plan, consumer, body, key, revision)
+            return await self._make_windows(connection, plan, consumer, body, key, revision)
         request = UnitRequest(consumer, item, body.cursor, partition_key, start, end, revision, RevisionKind.MANUAL)
         if self.tracing is not None:
             request = replace(request, traceparent=self.tracing.asked(plan, request))
@@ -287,33 +288,30 @@ class UserActions:
         applied = await self.writer.write(connection, plan)
         return TriggerReply(idempotency_key=key, task_id=task.task_id), applied
 
-    async def _make_window(
+    async def _make_windows(
         self, connection: Connection, plan: WritePlan, consumer: Consumer, body: TriggerRequest, key: str, revision: str
     ) -> tuple[TriggerReply, WriteResult]:
-        """Computes a window again, from what its inputs are now."""
-        job, grid = consumer.job, consumer.job.units
+        """Computes windows again, from what their inputs are now: all of the range, or none."""
+        job, units = consumer.job, self.router.changed_units
         if body.range is None:
             raise TraceError("trigger_invalid", "The units of this job are ranges; give one of them.", field="range")
-        window = Window(body.range.start, body.range.end)
-        expected = window if grid is None else window_at(grid, window.start)
-        if window != expected:
-            received = f"{window.start}-{window.end}"
-            dates = f" ({describe_range(grid, *expected)})" if grid is not None and grid.by == "time" else ""
-            text = f"Expected a unit of the job, like {expected.start}-{expected.end}{dates}; received {received}."
-            raise TraceError("trigger_invalid", text, field="range")
-        units = self.router.changed_units
         graph = await units.graph(connection, job.org_id, plan.epochs[job.org_id])
+        windows = split_range(consumer, graph, body.range)
+        self.quotas.check_units(job.org_id, len(windows), "range")
         newest = await connection.fetchval("SELECT last_value FROM events_routed_seq")
-        unit = ChangedUnit(consumer.node_id, window, job.org_id, newest, RevisionKind.MANUAL)
-        try:
-            task = await units.draft_manual(connection, graph, consumer, unit, revision)
-        except Obstacle as obstacle:
-            name = describe_range(grid, *window) if grid is not None else f"{window.start}-{window.end}"
-            text = f"The inputs do not cover {name} ({obstacle.reason}): compute them first."
-            raise TraceError("inputs_incomplete", text, field="range") from None
-        plan.new_tasks.append(task)
+        for window in windows:
+            unit = ChangedUnit(consumer.node_id, window, job.org_id, newest, RevisionKind.MANUAL)
+            try:
+                plan.new_tasks.append(await units.draft_manual(connection, graph, consumer, unit, revision))
+            except Obstacle as obstacle:
+                name = f"{window.start}-{window.end}" if job.units is None else describe_range(job.units, *window)
+                text = f"The inputs do not cover {name} ({obstacle.reason}): compute them first."
+                raise TraceError("inputs_incomplete", text, field="range") from None
         applied = await self.writer.write(connection, plan)
-        return TriggerReply(idempotency_key=key, task_id=task.task_id), applied
+        tasks = [task.task_id for task in plan.new_tasks]
+        if len(tasks) == 1:
+            return TriggerReply(idempotency_key=key, task_id=tasks[0]), applied
+        return TriggerReply(idempotency_key=key, tasks=tasks), applied
 
     async def _check_ranges(
         self, connection: Connection, plan: WritePlan, actor: Actor, job: Job, blocks: BlockRange | None
@@ -346,19 +344,6 @@ class UserActions:
             text = f"A run needs its whole unit, and {lacks}: compute what is missing first, or trigger another unit."
             raise TraceError("inputs_incomplete", text, field=_unit_field(request), missing=missing)
         assert task is not None
-
-
-def _window_range(grid: UnitGrid | None, text: str) -> BlockRange:
-    """The seconds of a window of time that a user named by its date."""
-    if grid is None or grid.by != "time":
-        raise TraceError("trigger_invalid", _NO_WINDOWS, field="window")
-    try:
-        window = parse_range(grid, text)
-    except ValueError as error:
-        raise TraceError("trigger_invalid", f"The window: {error}.", field="window") from None
-    if window != window_at(grid, window.start):
-        raise TraceError("trigger_invalid", "Expected one window, received several: trigger each.", field="window")
-    return BlockRange(start=window.start, end=window.end)
 
 
 def _blocks(request: UnitRequest, task: NewTask | None) -> tuple[int | None, int | None]:

@@ -84,14 +84,19 @@ class BlockRange(Request, frozen=True, kw_only=True):
             raise ValueError("a range needs start <= end")
 
 
+MAX_TRIGGERED_WINDOWS = 1_000
+
+
 class TriggerRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Triggers a job for a unit: exactly one of `cursor`, `range`, `partition_key` and `window`."""
+    """Triggers a job for a unit: exactly one of `cursor`, `range`, `partition_key` and `window`. Of a job with windows,
+    `range` and `window` may have up to 1,000 of them: all are triggered, or none."""
 
     cursor: Cursor | None = None
     range: BlockRange | None = None
     partition_key: ShortText | None = None
     window: ShortText | None = None
-    """Of a job whose units are windows of time: one of them, like `2026-03-03`."""
+    """Of a job whose units are windows of time: one of them, like `2026-03-03`. Of a job with windows also several side
+    by side, like `2026-03-01..2026-03-31`."""
     output_index: Annotated[int, Meta(ge=0, le=63)] = 0
     """Of a source: the output that the event is of."""
     input_index: Annotated[int, Meta(ge=0, le=63)] = 0
@@ -110,9 +115,10 @@ class TriggerReply(Reply, frozen=True, kw_only=True):
     event_id: int | None = None
     """Of a source: the event that was emitted."""
     task_id: UUID | None = None
-    """Of a reactive job: the task that was created."""
+    """Of a reactive job: the task that was created, if it is one."""
     tasks: list[UUID] = []
-    """Of a source: the tasks that the event created at once (the first hundred)."""
+    """Of a source: the tasks that the event created at once (the first hundred). Of a range of several windows: the
+    task of each."""
     duplicate: bool = False
     kept: Literal["paused", "stopped"] | None = None
     """Of a source: the event creates its tasks later, because a person paused the source or a full queue stops it."""
