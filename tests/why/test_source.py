@@ -1,11 +1,13 @@
 """Why a source says nothing, by its kind and by what became of its run."""
 
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
 import yaml
 
+from tests.removal.support import Removal
 from tests.why.support import Situation, codes, commands, said
 
 
@@ -110,6 +112,25 @@ def test_a_run_that_is_asked_to_stop(flow: Situation) -> None:
     reply = flow.why_job("src")
     assert (codes(reply), reply["state"]) == (["source_stopping"], "working")
     assert "was asked to stop and has not yet; its lease ends in " in reply["summary"]
+
+
+@pytest.mark.parametrize("by", ["a person", "a removal"])
+def test_a_run_is_stopping_since_it_was_asked_to(flow: Situation, by: str) -> None:
+    run = run_of(flow)
+    flow.claim(run)
+    flow.harness.advance(20)
+    if by == "a person":
+        flow.person("cancel", run)
+    else:
+        removal = Removal(flow)
+        removal.remove("d")
+        removal.restore("d")
+    flow.harness.advance(5)
+    (source,) = flow.ask_sources()
+    assert source["state"] == "stopping"
+    (now,) = flow.harness.sql("SELECT trace_now() AS now")
+    lasted = now["now"] - datetime.fromisoformat(source["since"])
+    assert 5 <= lasted.total_seconds() < 15, "not since its claim"
 
 
 def test_a_run_whose_worker_is_not_heard_of(flow: Situation) -> None:

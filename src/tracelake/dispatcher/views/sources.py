@@ -45,6 +45,18 @@ _WAITING = f"""
                   AND v.routed_seq > e.position LIMIT {CAP}) waits) b
         WHERE o.job_id = j.job_id) waiting ON true"""  # noqa: S608 - constants only
 
+# When a run that has not stopped yet was asked to: by a person, or as its version was no longer active.
+_ASKED = """
+    LEFT JOIN LATERAL (
+        SELECT min(a.at) AS asked_at FROM (
+            SELECT l.at FROM audit_log l
+            WHERE t.cancel_requested AND l.at >= t.claimed_at AND l.org_id = t.org_id AND l.action = 'task.cancel'
+              AND l.target = 'task:' || t.task_id
+            UNION ALL
+            SELECT e.ended_at FROM activations e
+            WHERE t.cancel_requested AND t.superseded IS NOT NULL AND e.org_id = d.org_id AND e.dag_name = d.dag_name
+              AND e.cutover_at IS NOT NULL AND e.ended_at >= t.claimed_at) a) asked ON true"""
+
 _PROGRESS = """
     p.state AS follow_state, p.head, p.stored, p.stored_time, p.announced, p.reorgs + p.reorgs_before AS reorgs,
     p.last_reorg_depth, p.max_reorg_depth, p.told_at"""
@@ -60,7 +72,7 @@ _SOURCES = f"""
            t.task_id, t.status, coalesce(t.attempt, 0) AS attempt, t.next_retry_at, t.finished_at, t.cancel_requested,
            t.superseded, t.error, t.claimed_at, t.ready_at, CASE WHEN {SILENT} THEN {HEARD_AT} END AS silent_since,
            last.cursor AS last_cursor, last.partition_key AS last_partition, last.created_at AS last_event_at,
-           {_PROGRESS}, trace_now() AS now
+           asked.asked_at, {_PROGRESS}, trace_now() AS now
     FROM dags d JOIN dag_version_jobs v ON v.dag_version_id = d.active_version JOIN jobs j ON j.job_id = v.job_id
     CROSS JOIN LATERAL (SELECT j.document #>> '{{source,kind}}' AS kind) k
     LEFT JOIN tasks t ON {IS_RUN}
@@ -70,6 +82,7 @@ _SOURCES = f"""
     {_LAST.format(job_id="j.job_id")}
     {_DELIVERED}
     {_WAITING}
+    {_ASKED}
     WHERE d.org_id = $1 AND j.document->'source' IS NOT NULL
     ORDER BY d.dag_name, j.name"""  # noqa: S608 - constants only
 
@@ -85,7 +98,7 @@ _HEALTH = f"""
 _BEGINS: dict[SourceState, str] = {
     "paused": "paused_at",
     "running": "claimed_at",
-    "stopping": "claimed_at",
+    "stopping": "asked_at",
     "starting": "ready_at",
     "dead": "finished_at",
     "ended": "finished_at",
