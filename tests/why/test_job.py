@@ -59,6 +59,23 @@ def test_an_input_that_has_nothing_yet(flow: Situation) -> None:
     assert commands(reason) == ["trace why d__src_0"]
 
 
+def test_an_input_that_is_being_computed(flow: Situation) -> None:
+    more = "  - {name: last, activation: reactive, operator: noop, inputs: [{from: {job: step}}]}\npublish"
+    flow.deploy(CHAIN.replace("publish", more).replace("from: {job: step}, storage", "from: {job: last}, storage"))
+    feed(flow, 1)
+    assert codes(flow.why_job("last")) == ["input_empty"], "a task waits for a worker"
+    flow.claim(flow.tasks("make")[0]["task_id"])
+    for job, empty in (("step", "make"), ("last", "step")):
+        reply = flow.why_job(job)
+        assert (codes(reply), reply["state"]) == (["input_in_progress"], "working")
+        text = f"Its input d__{empty}_0 has no event yet: a task of d/make is running for it."
+        assert reply["reasons"][0]["text"] == text
+        assert commands(reply["reasons"][0]) == ["trace why d/make"]
+        assert "Check why the input is empty" not in reply["summary"]
+    reply = flow.why_dataset("out")
+    assert (codes(reply), reply["state"]) == (["input_in_progress", "upstream_in_progress", "tasks_running"], "working")
+
+
 def test_tasks_that_wait_run_and_are_done(flow: Situation) -> None:
     flow.deploy(CHAIN)
     feed(flow, 1, 2)

@@ -309,7 +309,7 @@ async def _causes(
             details = [item.about(subject.name) for item in causes]
             if distance == 0:
                 return own, []
-            return (own, details) if besides else ([*own, _upstream(subject, distance), *details], [])
+            return (own, details) if besides else ([*own, _upstream(subject, distance, causes), *details], [])
         read = await _read(connection, subject, reasons)
         lacking = any(item.code == "input_waits" for item in reasons)
         buffered = await buffered_reasons(connection, [uuid for uuid, _ in read], pressure) if lacking else {}
@@ -358,11 +358,14 @@ def _in_dataset(name: str, reader: Subject, causes: list[Reason]) -> Reason:
     return reason("upstream", text, ("see more", f"trace why {name}"), references=[("dataset", name)])
 
 
-def _upstream(subject: Subject, distance: int) -> Reason:
+def _upstream(subject: Subject, distance: int, causes: list[Reason]) -> Reason:
     """Names the job alone: its reasons follow."""
     steps = "1 job" if distance == 1 else f"{distance} jobs"
-    text = f"The cause is {subject.name}, {steps} upstream."
-    return reason("upstream", text, ("see more", f"trace why {subject.name}"), references=[("job", subject.name)])
+    if all(item.state == "working" for item in causes):
+        code, text = "upstream_in_progress", f"The work of {subject.name}, {steps} upstream, is in progress."
+    else:
+        code, text = "upstream", f"The cause is {subject.name}, {steps} upstream."
+    return reason(code, text, ("see more", f"trace why {subject.name}"), references=[("job", subject.name)])
 
 
 def _newest(row: asyncpg.Record) -> str:

@@ -1,7 +1,8 @@
 """Whether a dataset without events is as it should be: a source that runs has announced nothing for it yet.
 
 A source with several outputs announces each in its own time. A `block_follower` announces the head at once, and units
-that are final only when there are any; until then those who read them have nothing to do.
+that are final only when there are any; until then those who read them have nothing to do. Or a task is computing what
+comes first.
 """
 
 from uuid import UUID
@@ -27,6 +28,17 @@ _WRITERS = f"""
     JOIN dags g ON g.org_id = $1 AND g.active_version = v.dag_version_id
     WHERE (o.dataset_uuid, o.dataset_version) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
     ORDER BY name"""  # noqa: S608 - constants only
+
+# Jobs of active versions that write these generations, and whether a task of theirs runs; the run of a source is none.
+_RUNNING = """
+    SELECT DISTINCT j.node_id, g.dag_name || '/' || v.job_name AS name,
+           EXISTS (SELECT FROM jobs x JOIN tasks t ON t.job_id = x.job_id
+                   WHERE x.node_id = j.node_id AND t.status = 'Running' AND NOT t.cancel_requested
+                     AND NOT (t.edge = -1 AND t.unit_key = 'run')) AS computes
+    FROM job_outputs o JOIN dag_version_jobs v USING (job_id) JOIN jobs j USING (job_id)
+    JOIN dags g ON g.org_id = $1 AND g.active_version = v.dag_version_id
+    WHERE (o.dataset_uuid, o.dataset_version) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
+    ORDER BY name"""
 
 _INPUTS = """
     SELECT e.dataset_uuid, e.dataset_version,
@@ -57,3 +69,18 @@ async def find_quiet_source(connection: Connection, org_id: UUID, generation: Ge
             return None
         generations = [(row["dataset_uuid"], row["dataset_version"]) for row in inputs]
     return name
+
+
+async def find_running_writer(connection: Connection, org_id: UUID, generation: Generation) -> str | None:
+    """The name of the nearest job that is computing what this empty generation is made of; None if no task runs."""
+    generations, visited = [generation], set[UUID]()
+    while generations and len(visited) <= MAX_JOBS:
+        writers = await connection.fetch(_RUNNING, org_id, *columns(generations, 2))
+        name: str | None = next((writer["name"] for writer in writers if writer["computes"]), None)
+        if name is not None:
+            return name
+        jobs = [writer["node_id"] for writer in writers if writer["node_id"] not in visited]
+        visited.update(jobs)
+        inputs = await connection.fetch(_INPUTS, jobs)
+        generations = [(row["dataset_uuid"], row["dataset_version"]) for row in inputs if not row["has_event"]]
+    return None

@@ -25,7 +25,7 @@ from tracelake.dispatcher.why.answer import (
 )
 from tracelake.dispatcher.why.buffered import buffered_reasons
 from tracelake.dispatcher.why.builds import failed_build, is_stuck
-from tracelake.dispatcher.why.empty_inputs import find_quiet_source
+from tracelake.dispatcher.why.empty_inputs import find_quiet_source, find_running_writer
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.source import source_reasons
 from tracelake.dispatcher.why.stops import QUOTA_STEPS, find_limit, limit_words, over_quota, paused, pressed
@@ -164,6 +164,18 @@ async def _edge(
                         f"{it.possessive} input {dataset} has no event yet: {source} is running, and nothing is due."
                     ),
                     references=[*refers, ("job", source)],
+                )
+            ]
+        writer = await find_running_writer(connection, subject.org_id, generation)
+        if writer is not None:
+            return [
+                reason(
+                    "input_in_progress",
+                    lambda it: (
+                        f"{it.possessive} input {dataset} has no event yet: a task of {writer} is running for it."
+                    ),
+                    ("see it", f"trace why {writer}"),
+                    references=[*refers, ("job", writer)],
                 )
             ]
         return [

@@ -19,7 +19,7 @@ class ReasonKind:
     """The cause lies before it: what explains a dataset goes on looking there."""
 
 
-_UPSTREAM = frozenset({"input_empty", "input_waits", "join_waits"})
+_UPSTREAM = frozenset({"input_empty", "input_in_progress", "input_waits", "join_waits"})
 
 _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
     ("task", "blocked"): {
@@ -213,6 +213,10 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
         ),
     },
     ("job", "working"): {
+        "input_in_progress": (
+            "An input has no event yet, and a task is running that computes it, or what it is made of.",
+            "Wait for the task.",
+        ),
         "being_built": (
             "Only the version that is being built has it; it becomes active with the cutover.",
             "Wait for the build.",
@@ -294,6 +298,10 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
         "upstream": ("Its own job has nothing left to do; the cause is upstream.", "Follow the advice for the cause."),
     },
     ("dataset", "working"): {
+        "upstream_in_progress": (
+            "Its own job has nothing left to do; work of a job upstream is in progress, and nothing there waits.",
+            "Wait for that job.",
+        ),
         "batches_await_task": (
             "Running tasks have published batches; sinks get them when the task completes, all of them or none.",
             "Wait for the task. If it fails or is cancelled, none of its batches becomes visible.",
