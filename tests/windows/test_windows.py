@@ -255,6 +255,18 @@ def test_what_a_window_waits_for_is_explained(windows: WindowFlow) -> None:
     assert "a unit of an input is missing" in why(windows)["unit_waits"]
 
 
+def test_a_window_that_no_block_has_reached_is_not_told_of(windows: WindowFlow) -> None:
+    """Of a job that computes windows as they grow: what its inputs have not reached is not about to be computed."""
+    updated = "units: {by: time, grain: hour, when: updated}"
+    deploy(windows, updated + "\n    inputs: [{from: {job: blocks}, lookback: 1}]")
+    put(windows, 0, 359, "a")
+    windows.run_windows("model")
+    assert [(start, reason) for start, _, reason in windows.pending()] == [(3600, "input_not_passed")]
+    assert why(windows).keys() == {"up_to_date"}
+    reply = User(windows.harness, windows.org).get("/v1/why/dataset/model")
+    assert [item["code"] for item in reply["reasons"]] == ["fresh"]
+
+
 def test_a_unit_that_is_computed_again_needs_nobody(windows: WindowFlow) -> None:
     deploy(windows, "units: {by: blocks, size: 10}\n    inputs: [{from: {job: blocks}}]")
     put(windows, 0, 9, "a")

@@ -51,7 +51,13 @@ _TEXTS = {
 
 
 async def window_reasons(connection: Connection, subject: Subject) -> list[Reason]:
-    rows = await connection.fetch(_PENDING, subject.node_id)
+    grid = subject.document.units
+    rows = [
+        row
+        for row in await connection.fetch(_PENDING, subject.node_id)
+        # A window that is computed as its inputs grow waits for that only while they have nothing of it: it is not due.
+        if row["reason"] != NOT_PASSED or grid is None or grid.when == "complete"
+    ]
     reasons = [
         await _empty_input(connection, subject, row) if row["reason"] == NOT_ANNOUNCED else _reason(subject, row)
         for row in rows
