@@ -119,7 +119,14 @@ def test_a_follower_of_a_chain_shows_how_far_it_is(trace: Trace, api: FakeApi) -
     assert "at head: block 120, 3s old" in shown
     assert "no node: block 120, 5 blocks behind, 10m old, 2 reorganisations, deepest 9" in shown
     assert "before start: no block yet" in shown
-    (_, as_json, _) = json.loads(trace("sources", "--json").out)["sources"]
+    overtaken = row(job="next", progress=msgspec.structs.replace(far, at=NOW - timedelta(seconds=20)),
+                    last_partition="121-130", last_event_at=NOW - timedelta(seconds=5), **running)  # fmt: skip
+    silent = row(job="old", progress=msgspec.structs.replace(far, at=NOW - timedelta(minutes=3)), **running)
+    api.answers["GET /v1/sources"] = reply(*rows, overtaken, silent)
+    shown = " ".join(trace("sources").out.split())
+    assert "at head 20s ago: block 120" in shown, "older than the last event"
+    assert "at head 3m ago: block 120" in shown
+    (_, as_json, _, _, _) = json.loads(trace("sources", "--json").out)["sources"]
     assert (as_json["progress"]["lag_blocks"], as_json["progress"]["max_reorg_depth"]) == (5, 9)
 
 

@@ -33,6 +33,8 @@ STYLES = {
     "ended": "dim",
 }
 
+_OLD = timedelta(seconds=60)
+"""The age of an observation that is shown; a follower tells of its head with every heartbeat."""
 _LATE = timedelta(seconds=90)
 """A slot is overdue if it was not fired by then; the scheduler looks every few seconds."""
 
@@ -202,7 +204,7 @@ def sources_view(reply: SourcesReply) -> RenderableType:
         ListingColumn(
             "lag", lambda source: "" if source.lag_seconds is None else _seconds(source.lag_seconds), right=True
         ),
-        ListingColumn("chain", lambda source: "" if source.progress is None else _chain(source.progress)),
+        ListingColumn("chain", lambda source: "" if source.progress is None else _chain(source, source.progress, now)),
         ListingColumn("kept events", _kept),
         ListingColumn("task", lambda source: "" if source.task_id is None else str(source.task_id), whole=True),
         ListingColumn("error", lambda source: "" if source.error is None else shortened(source.error)),
@@ -249,10 +251,12 @@ def _last(source: SourceRow, now: datetime) -> str:
     return clean(f"{unit or ''}, {ago(source.last_event_at, now)}")
 
 
-def _chain(progress: HeadProgressRow) -> str:
-    """How far the follower of a chain is."""
+def _chain(source: SourceRow, progress: HeadProgressRow, now: datetime) -> str:
+    """How far the follower of a chain is; of an observation that is old, or that an event has overtaken, its age."""
     place = "no block yet" if progress.stored is None else f"block {progress.stored}"
-    parts = [f"{progress.state.replace('_', ' ')}: {place}"]
+    overtaken = source.last_event_at is not None and source.last_event_at > progress.at
+    age = f" {ago(progress.at, now)}" if overtaken or now - progress.at >= _OLD else ""
+    parts = [f"{progress.state.replace('_', ' ')}{age}: {place}"]
     if progress.lag_blocks:
         parts.append(f"{count(progress.lag_blocks, 'block')} behind")
     if progress.lag_seconds is not None:
