@@ -30,9 +30,21 @@ def test_the_words_of_an_error() -> None:
     assert error_words(LONG) == FIRST
     assert error_words(None) == ""
     assert error_words("\n  x \n y") == "x"
-    words = error_words("a" * 500)
-    assert len(words) == 200
-    assert words.endswith(" ...")
+    words = error_words("a" * 900)
+    assert len(words) == 600
+    assert words.endswith("a ...")
+
+
+def test_an_error_keeps_its_hint_and_is_cut_at_a_word() -> None:
+    hint = (
+        "check_failed: sums of volume: [CAST_INVALID_INPUT] The value 'abc' of the type \"STRING\" cannot be cast to "
+        '"DECIMAL(38,0)" because it is malformed. Correct the value as per the syntax, or change its target type. Use '
+        "`try_cast` to tolerate malformed input and return NULL instead. SQLSTATE: 22018. Nothing was committed."
+    )
+    assert error_words(hint) == hint
+    words = error_words("committed " * 90)
+    assert len(words) <= 600
+    assert words.endswith("committed committed ...")
 
 
 def test_of_a_task_a_job_a_held_input_and_a_dataset(flow: Situation) -> None:

@@ -12,7 +12,8 @@ from tracelake.wire.why import WhyReason, WhyReference, WhyReply, WhyState, WhyS
 
 _WORST: tuple[WhyState, ...] = ("blocked", "waiting", "working", "fine")
 _IN_SUMMARY = 3
-_ERROR_LENGTH = 200
+_ERROR_LENGTH = 600
+"""Errors of Spark end with a hint."""
 
 Step: TypeAlias = tuple[str, str]
 """Its purpose and a command."""
@@ -116,7 +117,12 @@ def _badness(item: Reason) -> int:
 def error_words(error: str | None) -> str:
     """The first line of an error, for a sentence: a function's has a traceback, and the log has the rest."""
     first = (error or "").strip().partition("\n")[0].rstrip()
-    return first if len(first) <= _ERROR_LENGTH else f"{first[: _ERROR_LENGTH - 4]} ..."
+    if len(first) <= _ERROR_LENGTH:
+        return first
+    part = first[: _ERROR_LENGTH - 3]
+    words = part.rpartition(" ")[0].rstrip()
+    # A text without spaces, such as a path, is cut anywhere.
+    return f"{words if len(words) > _ERROR_LENGTH // 2 else part[:-1]} ..."
 
 
 def not_retried(*, final: bool) -> str:
