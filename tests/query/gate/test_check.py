@@ -154,6 +154,41 @@ def test_a_refusal_names_the_place(
         assert error.details["suggestions"][:1] == suggestions
 
 
+@pytest.mark.parametrize(
+    ("sql", "column", "word"),
+    [
+        ("SELECT max(at) FROM labels", 12, "at"),
+        ("SELECT 'ü', At, author FROM blocks", 13, "At"),
+        ("SELECT count(*) FROM blocks WHERE at > 3", 35, "at"),
+        ("SELECT author FROM blocks ORDER BY at", 36, "at"),
+        ("SELECT to, author FROM blocks", 8, "to"),
+        ("SELECT to, max(at) FROM blocks", 8, "to"),  # the second one is found next
+        ("SELECT author FROM order", 20, "order"),
+    ],
+)
+def test_a_reserved_word_that_stands_for_a_name_is_named(gate: QueryGate, sql: str, column: int, word: str) -> None:
+    with pytest.raises(TraceError, match=f'`{word}` is a reserved word. For a name, write "{word}"') as refused:
+        gate.check(sql, {}, RELATIONS)
+    details = refused.value.details
+    assert (refused.value.code, details["column"], details["name"]) == ("query_syntax", column, word)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT author FROM blocks WHERE",
+        "SELECT (author FROM blocks",
+        "SELECT author == AND 1 FROM blocks",
+        "SELECT author FORM blocks",
+        "SELECT 'at' 'at' FROM blocks",
+        "SELECT author WHERE 1 FROM blocks",
+    ],
+)
+def test_a_keyword_at_its_own_place_is_no_name(gate: QueryGate, sql: str) -> None:
+    with pytest.raises(TraceError, match="cannot be parsed from here on"):
+        gate.check(sql, {}, RELATIONS)
+
+
 def test_a_column_named_like_a_session_word_can_be_read(gate: QueryGate) -> None:
     relations = {"people": {"user": "VARCHAR", "rowid": "BIGINT"}}
     assert gate.check("SELECT p.user, rowid FROM people p", {}, relations).columns == {"people": {"user", "rowid"}}

@@ -19,6 +19,7 @@ from tracelake.query.gate.duckdb_parser import BindError, DuckDbParser, ParseErr
 from tracelake.query.gate.filters import ColumnFilter, find_filters
 from tracelake.query.gate.parameters import BoundValue, QueryParameter, TypedValue, check_parameters
 from tracelake.query.gate.refusals import closest, quote, refuse
+from tracelake.query.gate.reserved_names import find_reserved_name
 from tracelake.query.gate.rewriting import cast_parameters, comparable, fingerprint, name_results, unwrap_values
 from tracelake.query.gate.second_opinion import agrees
 from tracelake.query.gate.text import ByteOffsets, check_text, too_deep
@@ -100,6 +101,11 @@ class QueryGate:
             if error.offset is None:  # the parser's own limit on depth
                 raise too_deep(sql, 0) from None
             offset = ByteOffsets(sql).character(error.offset)
+            if word := find_reserved_name(self._duckdb, sql, offset):
+                message = (
+                    f'The query cannot be parsed: {quote(word[0])} is a reserved word. For a name, write "{word[0]}".'
+                )
+                raise refuse("query_syntax", message, sql, word.start(), name=word[0]) from None
             raise refuse("query_syntax", "The query cannot be parsed from here on.", sql, offset) from None
         if len(statements) != 1:
             raise refuse("query_not_allowed", f"{_STATEMENTS} Received {len(statements)}.", sql, 0)

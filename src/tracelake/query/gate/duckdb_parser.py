@@ -24,6 +24,7 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "memory_limit": "256MB",
 }
 _EXPLAIN = "EXPLAIN (FORMAT JSON) "
+_KEYWORDS = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
 _USED_OPTIMIZER = "unused_columns"
 """It tells which columns a query needs; the others could compute constants."""
 
@@ -58,6 +59,8 @@ class DuckDbParser:
     def __init__(self) -> None:
         self._connection = duckdb.connect(":memory:", config=_CONFIG)
         optimizers = [name for (name,) in self._connection.execute("FROM duckdb_optimizers()").fetchall()]
+        self.reserved_words = frozenset(word for (word,) in self._connection.execute(_KEYWORDS).fetchall())
+        """Words that name no column without quotes."""
         disabled = ",".join(name for name in optimizers if name != _USED_OPTIMIZER)
         for setting in (
             "temp_directory = ''",
