@@ -34,7 +34,11 @@ _ERRORS_SHOWN = 5
     type=RANGE_OR_WINDOWS,
     help="The blocks from START to END, both included; or windows of time, like 2026-03-03 or 2026-03-01..2026-03-31.",
 )
-@click.option("--cursor", type=CURSOR, help="The cursor up to which there are updates.")
+@click.option(
+    "--cursor",
+    type=CURSOR,
+    help="The cursor up to which there are updates; of a cron source, a slot in seconds since 1970.",
+)
 @click.option("--partition", metavar="KEY", help="The partition with this key.")
 @click.option(
     "--key", metavar="TEXT", help="The idempotency key: the same key again is the same trigger (default: a new one)."
@@ -90,6 +94,7 @@ def command(
     Examples:
       trace trigger pools/blocks --range 18_000_000-18_001_000 --wait
       trace trigger blocks --cursor 18001000 --wait --timeout 600
+      trace trigger prices/every_five_minutes --cursor 1772409600
       trace trigger pools/daily_volume --range 2026-03-03
       trace trigger pools/daily_volume --range 2026-03-01..2026-03-31 --wait
       trace trigger pools/report --partition 2026-01-31 --key report-2026-01-31
