@@ -84,7 +84,7 @@ def batch(number: int, job: str = "by_token", attempt: int = 1) -> CommitBatch:
 
 
 def fits(shown: str, columns: int) -> None:
-    assert all(len(line) <= columns or "trace " in line for line in shown.splitlines()), shown
+    assert all(len(line) <= columns or "trace " in line or "in Python: " in line for line in shown.splitlines()), shown
 
 
 @WIDTHS

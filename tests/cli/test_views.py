@@ -1,7 +1,9 @@
 """Every command that shows something: for people, for programs, without rows, on narrow terminals, with evil names."""
 
+import ast
 import json
 import re
+import shlex
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -158,8 +160,9 @@ def test_people_see_everything_at_any_width(
             assert "".join(expected.split()) in text
     for line in shown.out.splitlines():
         assert line == line.rstrip()
-        # An id is never cut; the only lines wider than a terminal are those that carry one to copy.
-        assert columns is None or len(line) <= columns or columns < 60 or "trace " in line
+        # An id is never cut; the only lines wider than a terminal are those that carry something to copy.
+        copied = "trace " in line or "in Python: " in line
+        assert columns is None or len(line) <= columns or columns < 60 or copied
     if columns is None or columns >= 60:
         ids = [word for word in texts if word.startswith("01890000")]
         assert all(word in shown.out for word in ids)
@@ -354,6 +357,19 @@ def test_commits_are_of_files_and_tables_alone(trace: Trace, api: FakeApi) -> No
     for storage, shown in (("s3", True), ("buffered", True), ("live", True), ("postgres", False)):
         api.answers["GET /v1/datasets/prices_out"] = samples.dataset(storage=storage)
         assert ("commits" in trace("datasets", "prices_out").out) is shown
+
+
+@pytest.mark.parametrize("column", ["price_in_dollars_of_the_pool_with_the_longest_history", "at"])
+def test_what_is_to_be_copied_is_not_broken_into_lines(column: str, trace: Trace, api: FakeApi) -> None:
+    detail = samples.dataset()
+    columns = [msgspec.structs.replace(detail.columns[0], name=column)]
+    api.answers["GET /v1/datasets/prices_out"] = msgspec.structs.replace(detail, columns=columns)
+    lines = trace("datasets", "prices_out", columns=60).out.splitlines()
+    name = f'"{column}"' if column == "at" else column
+    statement = f"SELECT {name} FROM prices_out LIMIT 10"
+    (python,) = [line.removeprefix("in Python: ") for line in lines if line.startswith("in Python: ")]
+    assert ast.literal_eval(python[python.index("query(") + len("query") :]) == statement
+    assert f"ask it in SQL: trace query {shlex.quote(statement)}" in lines
 
 
 def test_a_live_dataset_says_where_its_files_end(trace: Trace, api: FakeApi) -> None:

@@ -10,6 +10,8 @@ from tracelake.cli.checks import checks_listing
 from tracelake.cli.jobs import edge_text
 from tracelake.cli.listing import Cell, Listing, ListingColumn, fields, sections
 from tracelake.cli.session import Session, user_command
+from tracelake.cli.sql_completion import RESERVED
+from tracelake.cli.sql_text import quote_name
 from tracelake.cli.text import ago, clean, count, moment, size_text, span, storage_text
 from tracelake.wire import routes
 from tracelake.wire.datasets import (
@@ -69,18 +71,25 @@ def _show_one(session: Session, name: str) -> None:
     if detail.dataset.storage in ("s3", "buffered", "live") or (
         detail.dataset.storage == "postgres" and detail.columns
     ):
-        statement = _statement(detail)
+        statement = example_query(detail)
         session.hint("see its rows", "read", name)
         session.hint("ask it in SQL", "query", statement)
-        session.say(("in Python: ", "dim"), (f'from tracelake.client import query; query("{statement}")', "bold"))
+        session.say_to_copy("in Python", python_statement(statement))
     session.hint("see where it comes from", "lineage", name)
     session.hint("see its updates", "events", "--dataset", name)
 
 
-def _statement(detail: DatasetDetail) -> str:
+def example_query(detail: DatasetDetail) -> str:
     """A query that shows some columns and rows."""
-    names = [column.name for column in detail.columns[:_COLUMNS_ASKED]]
-    return f"SELECT {', '.join(names) or '*'} FROM {detail.dataset.name} LIMIT 10"  # noqa: S608 - for people
+    names = [quote_name(column.name, RESERVED) for column in detail.columns[:_COLUMNS_ASKED]]
+    dataset = quote_name(detail.dataset.name, RESERVED)
+    return f"SELECT {', '.join(names) or '*'} FROM {dataset} LIMIT 10"  # noqa: S608 - for people
+
+
+def python_statement(statement: str) -> str:
+    """One line of Python that runs the query."""
+    mark = "'" if '"' in statement else '"'
+    return f"from tracelake.client import query; query({mark}{statement}{mark})"
 
 
 def datasets_listing(reply: DatasetsReply) -> Listing:

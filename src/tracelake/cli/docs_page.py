@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tracelake.cli.datasets import live_text
+from tracelake.cli.datasets import example_query, live_text, python_statement
 from tracelake.cli.docs_graph import DocsGraph, GraphNode, draw_graph
 from tracelake.cli.text import clean, storage_text
 from tracelake.wire.base import Reply
@@ -265,12 +265,11 @@ def _commands(detail: DatasetDetail) -> str:
     name = detail.dataset.name
     if detail.dataset.storage not in ("s3", "buffered", "live"):
         return ""
-    columns = ", ".join(column.name for column in detail.columns[:2]) or "*"
-    query = f"SELECT {columns} FROM {name} LIMIT 10"  # noqa: S608 - for people
+    query = example_query(detail)
     lines = (
         f"trace read {name}",
-        f'trace query "{query}"',
-        f'from tracelake.client import query; query("{query}")  # in Python',
+        f'trace query "{query}"' if '"' not in query else f"trace query '{query}'",
+        f"{python_statement(query)}  # in Python",
     )
     text = "\n".join(_text(line) for line in lines)
     return f"<h4>How to read it</h4><pre><code>{text}</code></pre>"

@@ -60,7 +60,7 @@ def command(directory: Path, as_json: bool) -> None:
     session.answer(ProjectReply(directory=str(directory.absolute()), files=names, next=steps))
     session.say(f"Wrote {count(len(names), 'file')} to ", (str(directory), "bold"), ": ", ", ".join(names))
     for step in steps:
-        session.say((f"{step.purpose}: ", "dim"), (step.command, "bold"))
+        session.say_to_copy(step.purpose, step.command)
 
 
 def _next_steps(directory: Path) -> list[NextStep]:

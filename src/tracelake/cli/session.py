@@ -160,6 +160,10 @@ class Session:
         """Shows a next step: its purpose, and a command line that can be copied."""
         self.show(whole_line(self.hint_text(purpose, *command)))
 
+    def say_to_copy(self, purpose: str, text: str) -> None:
+        """Shows a text that can be copied, which is no command of `trace`."""
+        self.show(whole_line(Text.assemble((f"{purpose}: ", "dim"), (clean(text), "bold"))))
+
     def hint_first_dag(self, purpose: str) -> None:
         """Shows how somebody who has no DAG yet gets one."""
         self.show(whole_line(Text.assemble(("write one that works: ", "dim"), (f"trace init {NEW_PROJECT}", "bold"))))

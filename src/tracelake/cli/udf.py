@@ -114,7 +114,7 @@ def push(session: Session, source: Path, language: Language | None, entrypoint: 
     for notice in bundle.notices:
         session.say(("note: ", "yellow"), f"{notice.entry}: {notice.message}")
     tail = "" if bundle.entrypoint is None else f", entrypoint: {bundle.entrypoint}"
-    session.say(("in a job: ", "dim"), f"udf: {{ bundle_id: {bundle.bundle_id}{tail} }}")
+    session.say_to_copy("in a job", f"udf: {{ bundle_id: {bundle.bundle_id}{tail} }}")
 
 
 async def _push(session: Session, client: UserClient, archive: bytes, request: FinalizeBundleRequest) -> BundleDetail:
