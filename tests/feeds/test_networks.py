@@ -167,17 +167,18 @@ def test_only_the_usual_ports(port: int) -> None:
 
 @pytest.mark.parametrize(
     ("place", "entry"),
-    [("127.0.0.1:18999", "ORG@127.0.0.1:18999"), ("10.1.2.3", "ORG@10.1.2.3:80"), ("[::1]:8080", "ORG@[::1]:8080")],
+    [("127.0.0.1:18999", "acme@127.0.0.1:18999"), ("10.1.2.3", "acme@10.1.2.3:80"), ("[::1]:8080", "acme@[::1]:8080")],
 )
 def test_the_refusal_names_the_setting_that_helps(place: str, entry: str) -> None:
+    unnamed = hosts_of("acme", [], public=True)
     with pytest.raises(FeedRefusedError) as refusal:
-        find(f"http://{place}/", [])
-    assert f"`feed_hosts`, as {entry}" in str(refusal.value)
+        find(f"http://{place}/", [], unnamed)
+    assert f"`feed_hosts`: restart the stack with `trace up --set feed_hosts={entry}`" in str(refusal.value)
     assert "feed_ports" not in str(refusal.value), "it lets nobody call a private address"
-    named = hosts_of("acme", [entry.replace("ORG", "acme")], public=True)
+    named = hosts_of("acme", [entry], public=True)
     assert find(f"http://{place}/", [], named), "the advice works"
-    with pytest.raises(FeedRefusedError, match=r"`feed_ports`.*`feed_hosts`"):
-        find("http://prices.internal:18999/", [])
+    with pytest.raises(FeedRefusedError, match=r"`feed_ports`.*`feed_hosts`.*=acme@prices.internal:18999`"):
+        find("http://prices.internal:18999/", [], unnamed)
 
 
 def test_a_named_host_belongs_to_its_org_and_port() -> None:

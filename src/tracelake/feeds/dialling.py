@@ -56,7 +56,7 @@ def find_addresses(address: HttpAddress, hosts: FeedHosts, resolve: Resolve, sec
     is_named = hosts.is_named(address)
     literal = _read_literal(host)
     if literal is not None and hosts.public and not is_named and (reason := _public_refusal(literal)) is not None:
-        raise _refuse_private(address, reason)  # whatever its port is: no setting of ports lets it be called
+        raise _refuse_private(address, reason, hosts)  # whatever its port is: no setting of ports lets it be called
     if (reason := hosts.refusal_of(address)) is not None:
         raise FeedRefusedError(f"{host} may not be called: {reason}")
     if literal is not None:
@@ -72,7 +72,7 @@ def find_addresses(address: HttpAddress, hosts: FeedHosts, resolve: Resolve, sec
     for answer in answers:
         refusal = _named_refusal(answer, is_literal=literal is not None) if is_named else _public_refusal(answer)
         if refusal is not None:
-            raise _refuse_private(address, refusal)
+            raise _refuse_private(address, refusal, hosts)
     return answers
 
 
@@ -84,11 +84,10 @@ def _read_literal(host: str) -> IpAddress | None:
         return None
 
 
-def _refuse_private(address: HttpAddress, reason: str) -> FeedRefusedError:
-    host = f"[{address.host}]" if ":" in address.host else address.host
+def _refuse_private(address: HttpAddress, reason: str, hosts: FeedHosts) -> FeedRefusedError:
     return FeedRefusedError(
         f"{address.host} may not be called: it has an address that is {reason}. For a private host, the stack's"
-        f" operator names it in the setting `feed_hosts`, as ORG@{host}:{address.port}"
+        f" operator names it in the setting `feed_hosts`: {hosts.advise(address)}"
     )
 
 

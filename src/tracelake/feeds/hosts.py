@@ -23,6 +23,8 @@ class FeedHosts(msgspec.Struct, frozen=True, kw_only=True):
     ports: tuple[Annotated[int, Meta(ge=1, le=65535)], ...] = PORTS
     private: frozenset[tuple[str, int]] = frozenset()
     """Host and port."""
+    org: str = "ORG"
+    """Whose entries of `feed_hosts` these are, for errors."""
 
     def is_named(self, address: HttpAddress) -> bool:
         return (address.host, address.port) in self.private
@@ -37,9 +39,14 @@ class FeedHosts(msgspec.Struct, frozen=True, kw_only=True):
             ports = ", ".join(str(port) for port in self.ports)
             return (
                 f"the port is {address.port}, and feeds call {ports} (setting `feed_ports`); a private host is named"
-                " with its port in the setting `feed_hosts`"
+                f" with its port in the setting `feed_hosts`: {self.advise(address)}"
             )
         return None
+
+    def advise(self, address: HttpAddress) -> str:
+        """How the stack's operator lets this org call the address."""
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        return f"restart the stack with `trace up --set feed_hosts={self.org}@{host}:{address.port}`"
 
 
 def hosts_of(org: str, entries: Iterable[str], *, public: bool, ports: tuple[int, ...] = PORTS) -> FeedHosts:
@@ -49,7 +56,7 @@ def hosts_of(org: str, entries: Iterable[str], *, public: bool, ports: tuple[int
         owner, host, port = parse_entry(entry)
         if owner == org:
             private.add((host, port))
-    return FeedHosts(public=public, ports=ports, private=frozenset(private))
+    return FeedHosts(public=public, ports=ports, private=frozenset(private), org=org)
 
 
 def parse_entry(entry: str) -> tuple[str, str, int]:
