@@ -140,15 +140,32 @@ def test_a_trigger_that_makes_nothing_says_how_to_make_a_unit_again(trace: Trace
     assert "trace trigger pools/JOB --range START-END" in shown
 
 
-def test_the_field_that_is_wrong_is_named(trace: Trace, api: FakeApi) -> None:
-    for code, text in (
-        ("trigger_invalid", "Correct `range`, as the message says."),
-        ("body_invalid", "Correct `range`."),
-    ):
-        api.answers[TRIGGER] = TraceError(code, field="range")
-        ended = trace("trigger", "pools/blocks", "--range", "1-2")
-        assert text in ended.err
-        assert "details.field" not in ended.err
+@pytest.mark.parametrize(
+    ("words", "code", "field", "advice"),
+    [
+        (["--range", "1-2"], "trigger_invalid", "range", "Correct `--range`, as the message says."),
+        (["--range", "1-2"], "body_invalid", "range.start", "Correct `--range`."),
+        (["--range", "2026-03-02"], "trigger_invalid", "window", "Correct `--range`, as the message says."),
+        (["--partition", "a"], "body_invalid", "partition_key", "Correct `--partition`."),
+        (["--cursor", "7", "--output", "1"], "body_invalid", "output_index", "Correct `--output`."),
+        (["--cursor", "7"], "body_invalid", "output_index", "Correct `output_index`."),  # nobody gave the option
+    ],
+)
+def test_the_option_that_is_wrong_is_named(
+    words: list[str], code: str, field: str, advice: str, trace: Trace, api: FakeApi
+) -> None:
+    api.answers[TRIGGER] = TraceError(code, field=field)
+    ended = trace("trigger", "pools/blocks", *words)
+    assert ended.err.rstrip().endswith(advice)
+    document = json.loads(trace("trigger", "pools/blocks", *words, "--json").out)
+    assert document["error"]["details"] == {"field": field}, "for programs it is the field of the call"
+
+
+@pytest.mark.parametrize("option", ["--range", "--unit"])
+def test_a_wrong_window_names_the_option_that_held_it(option: str, trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/datasets/flows/lineage"] = TraceError("body_invalid", "The unit: no hour.", field="unit")
+    ended = trace("lineage", "flows", option, "2026-03-02")
+    assert ended.err == f"error: body_invalid: The unit: no hour. Correct `{option}`.\n"
 
 
 @pytest.mark.parametrize("words", [["cancel"], ["retry", "x"], ["skip", str(TASK), "0189"]])

@@ -24,6 +24,7 @@ from rich.text import Text
 from tracelake.cli.json_output import json_option
 from tracelake.cli.listing import whole_line
 from tracelake.cli.names import suggest_names
+from tracelake.cli.option_names import name_option
 from tracelake.cli.options import context_option, home_option, stack_option, token_file_option
 from tracelake.cli.text import clean
 from tracelake.client.errors import DispatcherUnavailableError, StackDownError
@@ -290,6 +291,7 @@ def user_command(function: Callable[..., Any]) -> Callable[..., Any]:
         except TraceError as error:
             if as_json:
                 session.error(error)
+            error.details = name_option(error.details)
             raise
         except NoStackError as error:
             if as_json:
