@@ -24,7 +24,7 @@ $(VENV)/made:
 	@touch $@
 
 $(VENV)/runtime: $(VENV)/made requirements/runtime.txt requirements/build.txt pyproject.toml
-	@echo "Installing pinned dependencies (a minute on a first run) ..."
+	@echo "Installing pinned dependencies (minutes on a first run) ..."
 	@$(PIP) -r requirements/build.txt
 	@$(PIP) -r requirements/runtime.txt
 	@$(PY) -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --no-index --editable .
@@ -86,9 +86,18 @@ test-system: setup-dev ## Whole stacks, Spark, crash points, costs, the demo, ru
 soak: setup-dev ## The same properties with volume (long)
 	@$(PY) -m pytest -m soak
 
-dist: setup ## Build the wheel and the sdist into dist/, with the pinned tools and without a network
+# The tools alone: whoever installs the wheel elsewhere needs nothing of .venv.
+.venv-build/made: requirements/build.txt
+	@sh tools/find-python.sh > /dev/null
+	@echo "Making a virtual environment for the build in .venv-build ..."
+	@"$$(sh tools/find-python.sh)" -m venv .venv-build
+	@.venv-build/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps \
+		--only-binary :all: -r requirements/build.txt
+	@touch $@
+
+dist: .venv-build/made ## Build the wheel and the sdist into dist/, with the pinned tools
 	@rm -rf dist
-	@$(PY) -m hatchling build --directory dist
+	@.venv-build/bin/python -m hatchling build --directory dist
 
 docs: setup-dev ## Rewrite the generated reference pages
 	@$(PY) -m tools.docs
@@ -210,4 +219,4 @@ lock: setup-dev ## Re-resolve the pinned dependencies (needs uv)
 	@sh tools/lock.sh
 
 clean: ## Remove the virtual environment and caches
-	@rm -rf $(VENV) .bench-peers .venv-peers .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .bench-peers .venv-build .venv-peers .mypy_cache .ruff_cache .hypothesis
