@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tracelake.catalogue.context import Batch
+from tracelake.catalogue.context import Batch, NonRetryableError
 from tracelake.errors import BoundaryMovedError
 from tracelake.spark.child.messages import (
     Accepted,
@@ -185,3 +185,12 @@ def test_a_boundary_that_moved_stays_one_on_its_way(desk: Desk, monkeypatch: pyt
     outcome = _as_error(AttemptFailure(type(raised.value).__name__, str(raised.value)))
     assert isinstance(outcome, BoundaryMovedError)
     assert str(outcome) == "boundary_moved: It moved."
+
+
+def test_a_final_failure_without_a_kind_of_its_own_has_no_class_name_in_its_error() -> None:
+    """The wrapper leaves out the name of exactly this class."""
+    outcome = _as_error(AttemptFailure("NonRetryableError", "two rows have the same day", final=True))
+    assert type(outcome) is NonRetryableError
+    named = _as_error(AttemptFailure("OverflowError", "too large", final=True))
+    assert isinstance(named, NonRetryableError)
+    assert type(named).__name__ == "OverflowError"

@@ -15,11 +15,13 @@ from tracelake.catalogue.context import NonRetryableError
 from tracelake.spark.python_gc import settle
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _KEY_OF_ROW = -1
 """Instead of a part's number: the row holds values of `unique`."""
 _GIVEN_UP = ""
+_SHOWN_CHARACTERS = 80
+"""Of a value in an error."""
 _COLUMNS = [pa.field("part", pa.int32()), pa.field("report", pa.string())]
 
 
@@ -62,22 +64,40 @@ def write_parts(frame: "DataFrame", make: MakeSink, *, unique: Sequence[str] = (
         reports = [row.report for row in part_rows.collect()]
     else:
         (row,) = _count(part_rows, [key.name for key in keys], single=single).collect()
-        if row.twice:
-            raise NonRetryableError(f"two rows of the result have the same {', '.join(unique)}, which `unique` forbids")
+        if row.twice is not None:
+            values = zip(unique, row.twice, strict=True)
+            example = ", ".join(f"{name} = {'null' if value is None else value}" for name, value in values)
+            message = f"two rows of the result have the same {', '.join(unique)}, which `unique` forbids"
+            raise NonRetryableError(f"{message}, for example {example}")
         reports = row.reports
     return None if _GIVEN_UP in reports else reports
 
 
 def _count(rows: "DataFrame", keys: Sequence[str], *, single: bool) -> "DataFrame":
-    """In one row: whether keys are there twice, and the reports."""
+    """In one row: keys that are there twice, as text, or null; and the reports."""
     import pyspark.sql.functions as F  # noqa: N812 - as everybody calls it
 
     # Spread by the part and not by its report, which differs from one run of the part to the next.
     spread = rows if single else rows.repartition("part", *keys)
     counts = spread.groupBy("part", "report", *keys).agg(F.count(F.lit(1)).alias("n"))
+    example = F.array(*(_as_text(counts, key) for key in keys))
     return counts.agg(
-        F.max(F.expr(f"part = {_KEY_OF_ROW} AND n > 1")).alias("twice"), F.collect_list("report").alias("reports")
+        F.min(F.when(F.expr(f"part = {_KEY_OF_ROW} AND n > 1"), example)).alias("twice"),
+        F.collect_list("report").alias("reports"),
     )
+
+
+def _as_text(frame: "DataFrame", name: str) -> "Column":
+    """The value of a column for people: bytes in hexadecimal, long values cut."""
+    import pyspark.sql.functions as F  # noqa: N812 - as everybody calls it
+    from pyspark.sql.types import BinaryType
+
+    value = F.col(name)
+    if isinstance(frame.schema[name].dataType, BinaryType):
+        text = F.concat(F.lit("0x"), F.lower(F.hex(value)))
+    else:
+        text = value.cast("string")
+    return F.substring(text, 1, _SHOWN_CHARACTERS)
 
 
 def _part_function(

@@ -207,10 +207,15 @@ def test_rows_that_agree_in_unique_columns(
     found = sorted(number for _, numbers in write(large, query, unique=["key"]) for number in numbers)
     assert found == [1, 3, 6, 11, 12, 22]
     # 7 and 28 have no key: to `unique` these agree; 0 and 2 have the key 0; 10 and 11 the key 3
-    for blocks in (([1, 7], [12], [28]), ([1, 2], [12], [22]), ([1], [10, 11], [22])):
+    for blocks, key in (
+        (([1, 7], [12], [28]), "null"),
+        (([1, 2], [12], [22]), "0"),
+        (([1], [10, 11], [22]), "3"),
+    ):
         add_files(large, *blocks)
-        with pytest.raises(NonRetryableError, match="two rows of the result have the same key"):
+        with pytest.raises(NonRetryableError, match="two rows of the result have the same key") as refused:
             write(large, query, unique=["key"])
+        assert str(refused.value).endswith(f"which `unique` forbids, for example key = {key}")
         assert large.last is not None
         assert large.last.written == {}
         assert len(write(large, query, unique=["key", "block_number"])) > 0
@@ -225,6 +230,10 @@ def test_unique_columns_of_every_type_and_of_no_rows(large: Bench) -> None:
     unique = list("abcdefgh")
     assert len(write(large, f"SELECT block_number, {kinds} FROM rows", unique=unique)) == 3
     write(large, f"SELECT block_number, {kinds} FROM rows WHERE key > 100", unique=unique)
+    with pytest.raises(NonRetryableError) as refused:
+        write(large, f"SELECT {kinds} FROM rows WHERE key = 0 UNION ALL SELECT {kinds} FROM rows", unique=unique)
+    example = "a = 0.00, b = 0x00, c = 1970-01-01 00:00:00, d = [0], e = {0}, f = 0.0, g = 0, h = 1970-01-02"
+    assert str(refused.value).endswith(f"for example {example}")
 
 
 @pytest.mark.parametrize(

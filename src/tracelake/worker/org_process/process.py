@@ -339,4 +339,6 @@ def _as_error(failure: AttemptFailure) -> Exception:
         return BoundaryMovedError(failure.text.removeprefix("boundary_moved: "))
     base = NonRetryableError if failure.final else OrgFailureError
     name = failure.kind if _KIND.fullmatch(failure.kind) else base.__name__
+    if name == base.__name__:
+        return base(failure.text)  # the class itself: the wrapper leaves out its name
     return type(name, (base,), {})(failure.text)  # type: ignore[no-any-return]
