@@ -80,6 +80,20 @@ def test_rows_of_a_dataset(client: Client) -> None:
     ]
 
 
+def test_a_name_that_nothing_has_suggests_another(client: Client) -> None:
+    for call in (client.read, client.dataset, client.why, lambda name: client.export(name, "unused")):
+        with pytest.raises(TraceError, match=r"There is no dataset `block`\. Did you mean `blocks`\?") as error:
+            call("block")
+        assert error.value.code == "dataset_not_found"
+
+
+@pytest.mark.parametrize("range_", [("2026-03-02", 4), (0.5, 2), 7, "a-b", ("0", "9"), (3, 1), (1, 2, 3)])
+def test_a_range_that_is_none_names_the_argument(client: Client, range_: Any) -> None:
+    for call in (lambda: client.read("blocks", range=range_), lambda: client.trigger("files/src", range=range_)):
+        with pytest.raises(ValueError, match=r"^range: "):
+            call()
+
+
 def test_libraries_get_the_same_rows(client: Client) -> None:
     rows, expected = client.read("blocks", columns=["block_number", "hash", "value"]), blocks_table(0, 19)
     expected = expected.select(["block_number", "hash", "value"])

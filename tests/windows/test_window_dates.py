@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.api.support import User
 from tests.windows.support import WindowFlow
 from tests.windows.test_windows import deploy, put
-from tracelake.client.ranges import parse_range_or_windows
+from tracelake.client.ranges import parse_range_or_windows, read_units
 from tracelake.errors import TraceError
 from tracelake.model.dag import UnitGrid
 from tracelake.model.windows import Window, describe_range, parse_range, shift_window, window_at
@@ -63,6 +63,12 @@ def test_a_range_of_blocks_stays_one() -> None:
     for text in ("2000-1000", "2026-03-03 13:30", "x"):
         with pytest.raises(ValueError, match=r"starts after its end|neither a range"):
             parse_range_or_windows(text)
+
+
+def test_pairs_are_blocks_or_dates() -> None:
+    assert read_units((0, 999)) == read_units("0-999") == BlockRange(start=0, end=999)
+    assert read_units(("2026-03-02", "2026-03-04")) == "2026-03-02..2026-03-04"
+    assert read_units(("2026-03-02", "2026-03-02")) == read_units("2026-03-02") == "2026-03-02"
 
 
 def test_replies_have_the_date_and_take_it(windows: WindowFlow) -> None:

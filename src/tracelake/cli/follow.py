@@ -21,11 +21,11 @@ from rich.text import Text
 
 from tracelake.cli import text as words
 from tracelake.cli.listing import whole_line
-from tracelake.cli.names import suggest_names
 from tracelake.cli.session import Session, away, looks
 from tracelake.cli.task_changes import STATUS, change_line, changes, has_failed, is_finished
 from tracelake.cli.text import clean, clock, compact
 from tracelake.client.errors import StackDownError
+from tracelake.client.name_suggestions import suggest_names
 from tracelake.client.paging import PAGE_ROWS
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError

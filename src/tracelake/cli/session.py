@@ -23,12 +23,12 @@ from rich.text import Text
 
 from tracelake.cli.json_output import json_option
 from tracelake.cli.listing import whole_line
-from tracelake.cli.names import suggest_names
 from tracelake.cli.option_names import name_option
 from tracelake.cli.options import context_option, home_option, stack_option, token_file_option
 from tracelake.cli.text import clean
 from tracelake.client.errors import DispatcherUnavailableError, StackDownError
 from tracelake.client.internal import InternalClient
+from tracelake.client.name_suggestions import suggest_names
 from tracelake.client.stack import NoStackError, Stack, find_stack
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError

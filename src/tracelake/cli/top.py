@@ -23,12 +23,12 @@ from rich.text import Text
 
 from tracelake.cli import session as sessions
 from tracelake.cli import text as words
-from tracelake.cli.names import suggest_names
 from tracelake.cli.rates import Measured, Meter, Rate
 from tracelake.cli.session import Session, looks, user_command
 from tracelake.cli.text import clean, span
 from tracelake.cli.top_screen import TopScreen
 from tracelake.client.errors import StackDownError
+from tracelake.client.name_suggestions import suggest_names
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 

@@ -9,10 +9,11 @@ from rich.text import Text
 
 from tracelake.cli.build_progress import bar
 from tracelake.cli.error_groups import group_lines
-from tracelake.cli.names import resolve_job, suggest_names
+from tracelake.cli.names import resolve_job
 from tracelake.cli.options import CURSOR, RANGE_OR_WINDOWS
 from tracelake.cli.session import Session, away, live_view, looks, user_command
 from tracelake.cli.text import clean, clock, count, shortened
+from tracelake.client.name_suggestions import suggest_names
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire import routes

@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar, overload
 from uuid import UUID, uuid4
@@ -27,10 +28,11 @@ from tracelake.client.dag_documents import dag_name, name_of_file
 from tracelake.client.directory_export import ExportReport, export_directory
 from tracelake.client.errors import ClientError, DispatcherUnavailableError
 from tracelake.client.loop_thread import LoopThread
+from tracelake.client.name_suggestions import suggest_names
 from tracelake.client.paging import collect
 from tracelake.client.pinned_rows import PinnedRows, SpooledParquet, SpooledRows
 from tracelake.client.query import PlainValue, QueryClient, QueryResult, ResultSource, download, to_parameters
-from tracelake.client.ranges import parse_range_or_windows
+from tracelake.client.ranges import Blocks, read_units
 from tracelake.client.result_rows import ResultRows
 from tracelake.client.stack import NoStackError, Stack, find_stack
 from tracelake.client.user import TOKEN_VARIABLE, TextCredential, UserClient
@@ -46,9 +48,6 @@ from tracelake.wire.trigger_progress import TriggerProgressReply
 from tracelake.wire.why import WhyReply
 
 T = TypeVar("T")
-Blocks = tuple[int, int] | str
-"""The first and the last block, both included; or as commands write it, like `0-999`, or `2026-03-03` for windows of
-time."""
 
 
 class Client:
@@ -132,8 +131,8 @@ class Client:
             raise TypeError("columns is a list of names")
         if limit is not None and limit < 1:
             raise ValueError("limit is at least 1")
-        content = ApiContent(self._call, dataset)
-        start, end = content.find_ends(_units(range))
+        content = self._content(dataset)
+        start, end = content.find_ends(None if range is None else read_units(range))
         request = ContentRequest(start=start, end=end)
         names = None if columns is None else list(columns)
         # Of a table, no more than so many newest rows can be asked for; more are all of them.
@@ -175,8 +174,8 @@ class Client:
     ) -> ExportReport:
         """Writes the dataset as Parquet files in directories by unit, or brings such a directory up to date: only units
         that changed are fetched. docs/reading-files.md describes the directory."""
-        content = ApiContent(self._call, dataset)
-        start, end = content.find_ends(_units(range))
+        content = self._content(dataset)
+        start, end = content.find_ends(None if range is None else read_units(range))
         return export_directory(content, ContentRequest(start=start, end=end), Path(directory))
 
     # --- datasets and tasks
@@ -187,7 +186,7 @@ class Client:
 
     def dataset(self, name: str) -> DatasetDetail:
         """A dataset with its columns, what it holds, its generations and its consumers."""
-        return self._call(lambda client: client.call(routes.SHOW_DATASET, name=name))
+        return self._call(lambda client: client.call(routes.SHOW_DATASET, name=name), dataset=name)
 
     def tasks(
         self,
@@ -215,8 +214,8 @@ class Client:
             return self._call(lambda client: client.call(routes.EXPLAIN_TASK, task_id=subject))
         dag, slash, job = subject.partition("/")
         if slash:
-            return self._call(lambda client: client.call(routes.EXPLAIN_JOB, dag=dag, job=job))
-        return self._call(lambda client: client.call(routes.EXPLAIN_DATASET, name=subject))
+            return self._call(lambda client: client.call(routes.EXPLAIN_JOB, dag=dag, job=job), dag=dag, job=job)
+        return self._call(lambda client: client.call(routes.EXPLAIN_DATASET, name=subject), dataset=subject)
 
     # --- work
 
@@ -263,7 +262,7 @@ class Client:
         dag, _, name = job.partition("/")
         if not dag or not name:
             raise ValueError(f"expected a job as dag/job, received {job!r}")
-        unit = _units(range)
+        unit = None if range is None else read_units(range)
         request = TriggerRequest(
             cursor=cursor,
             range=unit if isinstance(unit, BlockRange) else None,
@@ -273,7 +272,7 @@ class Client:
             output_index=output_index,
             idempotency_key=key,
         )
-        reply = self._call(lambda client: client.call(routes.TRIGGER, request, dag=dag, job=name))
+        reply = self._call(lambda client: client.call(routes.TRIGGER, request, dag=dag, job=name), dag=dag, job=name)
         work = StartedWork(dag, name, reply)
         if wait:
             self.wait(work, timeout=timeout)
@@ -297,13 +296,18 @@ class Client:
 
     # --- calls
 
-    def _call(self, work: Callable[[UserClient], Awaitable[T]], /) -> T:
+    def _call(self, work: Callable[[UserClient], Awaitable[T]], /, **names: str) -> T:
+        """Runs the work; an error about one of the names suggests the nearest one that exists."""
+
         async def call() -> T:
             if self._user is None:
                 self._user = self._make_user_client()
-            return await work(self._user)
+            return await suggest_names(self._user, work(self._user), **names)
 
         return self._loop.run(call())
+
+    def _content(self, dataset: str) -> ApiContent:
+        return ApiContent(partial(self._call, dataset=dataset), dataset)
 
     def _ask_query(self, work: Callable[[QueryClient], Awaitable[T]]) -> T:
         async def call() -> T:
@@ -394,17 +398,6 @@ def _pin_result(result: QueryResult) -> PinnedRows:
     if result.reply.truncated:
         return SpooledParquet(lambda file: download(result.reply, file, result.source))
     return SpooledRows(lambda file: file.write(result.body))
-
-
-def _units(blocks: Blocks | None) -> BlockRange | str | None:
-    if isinstance(blocks, str):
-        return parse_range_or_windows(blocks)
-    return None if blocks is None else _range(blocks)
-
-
-def _range(blocks: tuple[int, int]) -> BlockRange:
-    start, end = blocks
-    return BlockRange(start=start, end=end)
 
 
 def _read_document(document: str | os.PathLike[str]) -> tuple[bytes, str]:

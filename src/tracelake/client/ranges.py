@@ -1,10 +1,14 @@
 """Ranges of blocks and windows of time as people write them."""
 
+import operator
 import re
 
 from tracelake.wire.base import MAX_CURSOR
 from tracelake.wire.jobs import BlockRange
 
+Blocks = tuple[int, int] | tuple[str, str] | str
+"""The first and the last block, both included; or as commands write it, like `0-999`, or `2026-03-03` for windows of
+time; or the dates of the first and the last window."""
 _NUMBER = r"[0-9]+(?:[_,][0-9]+)*"
 _CURSOR = re.compile(_NUMBER)
 _RANGE = re.compile(rf"({_NUMBER})\s*-\s*({_NUMBER})")
@@ -44,3 +48,19 @@ def parse_range_or_windows(text: str) -> BlockRange | str:
         if _RANGE.fullmatch(text.strip()):
             raise
         raise ValueError(f"{text!r} is neither a range like 1000-2000 nor windows like 2026-03-03") from None
+
+
+def read_units(units: Blocks) -> BlockRange | str:
+    """The argument `range` of `Client`. Raises ValueError, which names it."""
+    try:
+        if isinstance(units, str):
+            return parse_range_or_windows(units)
+        first, last = units
+        if isinstance(first, str) and isinstance(last, str):
+            return parse_range_or_windows(first if first == last else f"{first.strip()}..{last.strip()}")
+        return BlockRange(start=operator.index(first), end=operator.index(last))  # type: ignore[arg-type]
+    except TypeError:
+        expected = 'expected blocks like (0, 999) or "0-999", or windows like ("2026-03-02", "2026-03-04")'
+        raise ValueError(f"range: {expected}, received {units!r}") from None
+    except ValueError as error:
+        raise ValueError(f"range: {error}") from None
