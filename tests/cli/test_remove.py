@@ -121,7 +121,9 @@ def test_a_purge_removes_first_and_waits_if_told_to(trace: Trace, api: FakeApi) 
     assert "pools is being deleted." in trace("remove", "--purge", "pools", "--yes").out
     assert calls(api) == [GET_PLAN, WHOAMI, REMOVE, PURGE]
     api.answers[LIST] = [LISTED, LISTED, RemovedDagsReply(dags=LISTED.dags[1:])]
-    assert "pools is deleted. Its names are free." in trace("remove", "--purge", "pools", "--yes", "--wait").out
+    waited = trace("remove", "--purge", "pools", "--yes", "--wait").out.splitlines()
+    assert waited[0] == "Deleting the rows, files and tables of pools; waiting until all are gone ..."
+    assert waited[1] == "pools is deleted. Its names are free."
     api.answers[GET_PLAN] = TraceError("dag_removed", "The DAG pools was removed.")
     api.calls.clear()
     assert trace("remove", "--purge", "pools", "--yes").status == 0

@@ -132,6 +132,7 @@ def _purge(session: Session, dag: str, *, yes: bool, wait: bool) -> None:
             await client.call(routes.REMOVE_DAG, dag=dag)
         reply = await client.call(routes.PURGE_DAG, dag=dag)
         if wait:
+            session.say(f"Deleting the rows, files and tables of {dag}; waiting until all are gone ...")
             async for look in looks(lambda: client.call(routes.LIST_REMOVED)):
                 if isinstance(look, RemovedDagsReply) and all(row.dag != dag for row in look.dags):
                     return RemovalReply(dag=dag, state="purged")
