@@ -186,3 +186,34 @@ def test_a_document_needs_jobs_or_chains() -> None:
 def test_a_chain_beside_jobs_that_are_no_list_is_one_problem() -> None:
     (problem,) = problems_of(SHORT + "jobs: 5\n")
     assert problem.code == "wrong_type"
+
+
+@pytest.mark.parametrize(
+    ("query", "entry"),
+    [
+        ("SELECT gas_limit FROM blocks", "columns: {blocks: [gas_limit]}"),
+        ("SELECT t.V FROM transactions t JOIN blocks b USING (block_number)", "columns: {transactions: [v]}"),
+        ("SELECT v FROM blocks", None),
+    ],
+)
+def test_a_query_of_an_optional_column_is_told_how_to_have_it(query: str, entry: str | None) -> None:
+    document = f"""
+name: d
+chains:
+  - {{name: eth, chain_id: 1, start: 0}}
+jobs:
+  - name: gas
+    activation: reactive
+    runtime: ecs_platform
+    operator: spark_sql
+    execution_strategy: PerPartition
+    inputs: [{{from: {{dataset: blocks}}}}, {{from: {{dataset: transactions}}}}]
+    config: {{query: "{query}"}}
+"""
+    (problem,) = problems_of(document)
+    assert problem.code == "unknown_column"
+    if entry is None:
+        assert "optional" not in problem.suggestion
+    else:
+        advice = f"It is an optional column: add it to the chain, or to `config` of evm_ingest, as `{entry}`."
+        assert problem.suggestion == advice

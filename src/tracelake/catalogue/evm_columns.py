@@ -188,3 +188,12 @@ def evm_columns(table: EvmIngestTable, names: Collection[str] = ()) -> tuple[Dat
     """The columns of a table, with these of the optional ones."""
     optional = (column for column in EVM_OPTIONAL_COLUMNS[table] if column.name in names)
     return (*EVM_COLUMNS[table], *optional)
+
+
+def find_optional_column(name: str, names: Collection[str]) -> EvmIngestTable | None:
+    """The table that can have the column, if all others of the table are among these names."""
+    for table, columns in EVM_OPTIONAL_COLUMNS.items():
+        has_column = any(column.name == name for column in columns)
+        if has_column and all(column.name in names for column in EVM_COLUMNS[table]):
+            return table
+    return None

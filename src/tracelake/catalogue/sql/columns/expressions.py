@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from tracelake.catalogue.evm_columns import find_optional_column
 from tracelake.catalogue.sql.columns.functions import call_type, check_arguments
 from tracelake.catalogue.sql.columns.operators import (
     TypeMismatchError,
@@ -147,7 +148,10 @@ class ExpressionTypes:
         folded = {candidate.lower(): candidate for candidate in names}
         close = get_close_matches(name.lower()[:128], folded, 1, 0.6)
         hint = f"Did you mean `{folded[close[0]]}`?" if close else ""
-        if not hint and names:
+        if table := find_optional_column(name.lower(), folded.keys()):
+            entry = f"columns: {{{table}: [{name.lower()}]}}"
+            hint = f"It is an optional column: add it to the chain, or to `config` of evm_ingest, as `{entry}`."
+        elif not hint and names:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             hint = f"There are {', '.join(f'`{item}`' for item in names[:_SHOWN])}{more}."
         self.report("unknown_column", message, node, hint)
