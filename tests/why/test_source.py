@@ -1,5 +1,6 @@
 """Why a source says nothing, by its kind and by what became of its run."""
 
+import re
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -38,7 +39,10 @@ def test_manual(flow: Situation) -> None:
 
 def test_cron_names_its_schedule(flow: Situation) -> None:
     flow.deploy(document("cron", schedule="0 0 1 1 *"))
-    assert "(0 0 1 1 *, UTC)" in said(flow.why_job("src"), "source_never_fired")["text"]
+    reason = said(flow.why_job("src"), "source_never_fired")
+    assert "(0 0 1 1 *, UTC)" in reason["text"]
+    (command,) = commands(reason)
+    assert re.fullmatch(r"trace trigger d/src --cursor \d{10}", command), "a slot of this second"
 
 
 def test_webhook(flow: Situation) -> None:

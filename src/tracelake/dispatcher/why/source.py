@@ -112,7 +112,7 @@ def _never(subject: Subject) -> Reason:
         return reason("source_no_events", text, ("see its jobs", f"trace jobs {subject.dag}"))
     if subject.source == "cron":
         schedule = f"schedule ({source.schedule}, {source.time_zone}) has not come round since it was deployed."
-        step = ("trigger it now", f"trace trigger {subject.name} --cursor N")
+        step = ("trigger it now", f"trace trigger {subject.name} --cursor {int(subject.now.timestamp())}")
         return reason("source_never_fired", lambda it: f"{it.possessive} {schedule}", step)
     text = "Nobody has triggered it yet."
     return reason("source_never_fired", text, ("trigger it", f"trace trigger {subject.name} --range START-END"))
