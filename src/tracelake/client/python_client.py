@@ -252,9 +252,10 @@ class Client:
         wait: bool = True,
         timeout: float | None = None,
     ) -> StartedWork:
-        """Emits an event of a source, or creates the task of one unit of another job (`dag/job`).
+        """Emits an event of a source, or creates the task of one unit of another job (`dag/job`); if the job has
+        windows, a task for each window.
 
-        Exactly one of `range` (blocks, or a window of time like `2026-03-03`), `cursor` and `partition` names the unit:
+        Exactly one of `range` (blocks, or windows of time like `2026-03-03`), `cursor` and `partition` names the unit:
         of the input `input_index` where each input has units of its own, of the output `output_index` of a source.
         The same `key` again is the same trigger. With `wait` it returns when everything that follows in the DAG is
         finished and in its tables, and raises `tasks_failed` if a task failed and has no retry left.
