@@ -3,7 +3,7 @@
 `prices` is a second dataset of blocks; `model` reads the windows of `blocks` beside it.
 """
 
-from typing import Any
+from datetime import datetime
 
 import pytest
 
@@ -249,33 +249,46 @@ publish:
 """
 
 
+FIRST_SLOT = "2026-01-31T05:40:00Z"
+
+
 @pytest.mark.parametrize(("units", "first"), [("", ", read: unit"), (HOURS, "")])
-def test_why_windows_before_a_feed_are_not_computed(windows: WindowFlow, units: str, first: str) -> None:
+def test_windows_before_a_feed_read_what_it_brings_first(windows: WindowFlow, units: str, first: str) -> None:
+    """They wait for it, and are computed when it is there: as they would be if it had been there before."""
     windows.deploy(FEED.format(units=units, first=first))
     for number, text in enumerate("abc"):
         put(windows, text, number * 360, number * 360 + 359)
     windows.run_windows("hours", "model")
-
-    def explain() -> Any:
-        reasons = User(windows.harness, windows.org).get("/v1/why/job/w/model")["reasons"]
-        return next(item for item in reasons if item["code"] in ("unit_waits", "input_begins_later"))
-
-    item = explain()
+    reasons = User(windows.harness, windows.org).get("/v1/why/job/w/model")["reasons"]
+    item = next(item for item in reasons if item["code"] == "unit_waits")
     assert item["text"].startswith("The unit 1970-01-01 00:00, and 1 other have waited "), item
     assert item["text"].endswith(": its input w__feed_0 has no data yet.")
     assert item["steps"][0]["command"] == "trace why w__feed_0"
+    feed(windows, FIRST_SLOT, "05:40")
+    assert windows.run_windows("model") == 2
+    expected = ["((a)|05:40)", "((b)|05:40)"]
+    assert rows(windows) == expected
+    feed(windows, "2026-01-31T06:00:00Z", "06:00")
+    assert windows.run_windows("model") == 0, "a later list is of later windows"
+    for window in ("1970-01-01 00:00", "1970-01-01 01:00"):
+        windows.trigger("w", "model", window=window)
+    assert windows.run_windows("model") == 2
+    assert rows(windows) == expected, "computed again, they are the same"
+    windows.trigger("w", "feed", cursor=int(datetime.fromisoformat(FIRST_SLOT).timestamp()))
+    bring(windows, "corrected")
+    assert windows.run_windows("model") == 2
+    assert rows(windows) == ["((a)|corrected)", "((b)|corrected)"]
+
+
+def feed(windows: WindowFlow, slot: str, text: str) -> None:
     windows.times = None
     job = windows.harness.sql("SELECT job_id FROM jobs WHERE name = 'tick'")[0]["job_id"]
-    slot = {"slot": "2026-01-31T05:40:00Z"}
-    assert windows.harness.service("POST", f"/internal/sources/{job}/fire", slot).status == 200
+    assert windows.harness.service("POST", f"/internal/sources/{job}/fire", {"slot": slot}).status == 200
+    windows.drain()
+    bring(windows, text)
+
+
+def bring(windows: WindowFlow, text: str) -> None:
     (task,) = windows.tasks("feed", "Queued")
     lease = windows.claim(task["task_id"])
-    windows.complete(task["task_id"], lease, **windows.write(lease, "05:40"))
-    assert windows.run_windows("hours", "model") == 0
-    item = explain()
-    assert (item["code"], item["state"]) == ("input_begins_later", "blocked")
-    assert "the first unit of its input w__feed_0 (from 2026-01-31 05:40Z) lies behind the window" in item["text"]
-    assert item["steps"][1]["command"] == "trace trigger w/model --range 0-3599"
-    windows.trigger("w", "model", window="1970-01-01 00:00..1970-01-01 01:00")
-    assert windows.run_windows("model") == 2
-    assert rows(windows) == ["((a)|05:40)", "((b)|05:40)"], "as the advice says"
+    windows.complete(task["task_id"], lease, **windows.write(lease, text))

@@ -90,12 +90,6 @@ _KINDS: dict[tuple[Subject, WhyState], dict[str, tuple[str, str]]] = {
         ),
     },
     ("job", "blocked"): {
-        "input_begins_later": (
-            "Units waited for an input to begin, and its first unit lies behind them: a feed that was started after "
-            "the days that it is joined to. Later units of it do not compute them.",
-            "Read a list of current values with `read: all`: all units have it, and are computed again when it "
-            "changes. Or trigger the units: `read: latest` of a feed on a schedule then reads its first unit.",
-        ),
         "unit_without_times": (
             "A unit of an input has no times, so windows of time that may have blocks of it are not computed. Its job "
             "cuts the units of its own inputs, or an older release committed it.",

@@ -1,12 +1,9 @@
 """Why units that have changed are not computed yet: rows of `pending_units`, by what they wait for."""
 
-from datetime import UTC, datetime
-
 import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Generation
-from tracelake.dispatcher.engine.routing.unit_times import clip_first_slot
 from tracelake.dispatcher.engine.routing.upstream_graph import UpstreamGraph, UpstreamGraphs
 from tracelake.dispatcher.engine.routing.window_inputs import (
     GAP,
@@ -35,9 +32,7 @@ _NEWEST = """
     SELECT range_start, range_end, time_max FROM readable_units
     WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start IS NOT NULL ORDER BY range_start DESC LIMIT 1"""
 
-_FIRST = """
-    SELECT range_start, range_end FROM readable_units
-    WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start IS NOT NULL ORDER BY range_start LIMIT 1"""
+_HAS_UNITS = "SELECT EXISTS (SELECT FROM readable_units WHERE dataset_uuid = $1 AND dataset_version = $2)"
 
 _TEXTS = {
     GAP: "a unit of an input is missing",
@@ -66,55 +61,29 @@ async def window_reasons(connection: Connection, subject: Subject) -> list[Reaso
 
 
 async def _empty_input(connection: Connection, subject: Subject, row: asyncpg.Record) -> Reason:
-    """Tells of windows that waited for an input to begin: it has nothing, or has begun behind them."""
-    graph = await UpstreamGraphs().of(connection, subject.org_id, 0)
+    """Tells of windows that wait for an input to begin, and of which."""
     edges = await facts.read_edges(connection, subject.node_id)
-    grid, in_seconds = _own_grid(subject, edges, graph)
+    grid = _own_grid(subject, edges, await UpstreamGraphs().of(connection, subject.org_id, 0))
     for edge in edges:
         generation = (edge["dataset_uuid"], edge["dataset_version"])
         read, dataset = subject.document.inputs[edge["input_index"]].read, edge["dataset"]
-        unit = await connection.fetchrow(_FIRST, *generation)
-        if unit is None and read not in (ReadMode.UNIT, ReadMode.PREVIOUS):
+        has_units = await connection.fetchval(_HAS_UNITS, *generation)
+        if not has_units and read not in (ReadMode.UNIT, ReadMode.PREVIOUS):
             refers = [("dataset", dataset)]
             text = f"{_waiting(subject, row, grid)}: its input {dataset} has no data yet."
             return reason("unit_waits", text, ("see why", f"trace why {dataset}"), references=refers)
-        if unit is None or read not in _BY_TIME or graph.is_in_seconds(generation) != in_seconds:
-            continue
-        first = Window(*unit)
-        if graph.follows_clock(generation):
-            first = clip_first_slot(first)
-        if first.start > row["first"][1]:
-            return _begins_later(subject, row, grid, dataset, _moment(first.start) if in_seconds else str(first.start))
     return _reason(subject, row)
 
 
-def _begins_later(subject: Subject, row: asyncpg.Record, grid: UnitGrid | None, dataset: str, first: str) -> Reason:
-    window = Window(*row["first"])
-    text = (
-        f"{_waiting(subject, row, grid)}: the first unit of its input {dataset} (from {first}) lies behind the window, "
-        "and later units of it do not compute the window either."
-    )
-    steps = (
-        ("read it with `read: all`, in all windows", "trace deploy FILE"),
-        ("or compute this one from what is there", f"trace trigger {subject.name} --range {window.start}-{window.end}"),
-    )
-    return reason("input_begins_later", text, *steps, references=[("dataset", dataset)])
-
-
-def _own_grid(subject: Subject, edges: list[asyncpg.Record], graph: UpstreamGraph) -> tuple[UnitGrid | None, bool]:
-    """The grid of the units of a job, and whether they are seconds. Without `units` it has those of an input."""
-    grid = subject.document.units
-    if grid is not None:
-        return grid, grid.by == "time"
+def _own_grid(subject: Subject, edges: list[asyncpg.Record], graph: UpstreamGraph) -> UnitGrid | None:
+    """The grid of the units of a job. Without `units` it has that of an input."""
+    if subject.document.units is not None:
+        return subject.document.units
     for edge in edges:
         generation: Generation = (edge["dataset_uuid"], edge["dataset_version"])
         if subject.document.inputs[edge["input_index"]].read is ReadMode.UNIT and graph.is_in_seconds(generation):
-            return graph.grid_of(generation), True
-    return None, False
-
-
-def _moment(second: int) -> str:
-    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%MZ}"
+            return graph.grid_of(generation)
+    return None
 
 
 async def _untimed(connection: Connection, subject: Subject) -> list[Reason]:

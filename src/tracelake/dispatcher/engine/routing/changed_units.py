@@ -102,13 +102,13 @@ class ChangedUnits:
         if consumer.spec(item).read is ReadMode.ALL:
             await self._touch_existing(connection, consumer, change, touched)
             return
-        spans = await unit_times.read_positions(connection, event, item)
-        if graph.follows_clock(item.generation):
-            spans = [unit_times.clip_first_slot(span) for span in spans]
-        for span in spans:
-            if not await unit_times.is_preceded(connection, item.generation, span):
+        # What a schedule brings first is the newest for all that lies before it.
+        clips = graph.follows_clock(item.generation) and consumer.spec(item).read is not ReadMode.LATEST
+        for positions in await unit_times.read_positions(connection, event, item):
+            if not await unit_times.is_preceded(connection, item.generation, positions):
                 # The input has just begun: windows waited for that wherever they are.
                 await self._touch_waiting(connection, consumer, change, NOT_ANNOUNCED, touched)
+            span = unit_times.clip_first_slot(positions) if clips else positions
             await self._touch_span(connection, graph, event, consumer, item, change, span, touched)
 
     async def _touch_span(
