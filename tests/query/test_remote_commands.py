@@ -52,6 +52,13 @@ READS = [
     ["query", "SELECT count(*) AS n FROM blocks"],
     ["query", "--list"],
     ["token", "list"],
+    ["status"],
+    ["operators"],
+    ["graph", "files"],
+    ["plot", "SELECT block_number, count(*) AS n FROM blocks GROUP BY 1"],
+    ["export", "blocks", "exported"],
+    ["logs", "files/read"],
+    ["remove", "--list"],
 ]
 CHANGES = [
     ["trigger", "files/src", "--range", "20-29"],
@@ -68,7 +75,6 @@ CHANGES = [
 ]
 OF_THE_MACHINE = [
     ["up"],
-    ["status"],
     ["down"],
     ["backup", "x.dump"],
     ["restore", "x.dump", "--yes"],
@@ -141,6 +147,18 @@ def test_what_runs_on_the_machine_of_the_stack_says_so(trace: Trace, laptop: dic
         assert ended.status == 1, (words, ended)
         assert "your context is lab" in ended.err.replace("\n", " "), (words, ended)
     assert not (Path(laptop["home"]) / ".trace").exists()
+
+
+def test_the_status_of_a_stack_elsewhere(trace: Trace, laptop: dict[str, str]) -> None:
+    shown = ran(trace, "status").out
+    assert f"The context lab: {laptop['url']}\n" in shown
+    assert "It answers.\nWork: 1 DAG, " in shown
+    Path("no.token").write_text("none")
+    refused = trace("status", "--token-file", "no.token", "--json")
+    assert refused.status == 1
+    reply = json.loads(refused.out)
+    assert (reply["context"], reply["ready"]) == ("lab", False)
+    assert reply["work"]["error"].startswith("credential_malformed: ")
 
 
 def test_large_results_come_through_the_query_service(trace: Trace, service: ServiceHarness) -> None:

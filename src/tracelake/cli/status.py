@@ -17,13 +17,14 @@ import click
 import msgspec
 from rich.text import Text
 
+from tracelake.cli.context_status import print_context_status, read_context_status
 from tracelake.cli.json_output import json_option
 from tracelake.cli.listing import whole_line
-from tracelake.cli.options import home_option, token_file_option
+from tracelake.cli.options import context_option, home_option, stack_option, token_file_option
 from tracelake.cli.session import make_console, show
 from tracelake.cli.stack_screen import addresses, parts_listing
 from tracelake.cli.work_summary import WorkSummary, read_work, work_lines
-from tracelake.client.stack import default_home
+from tracelake.client.stack import Stack, chosen_context, default_home, find_stack
 from tracelake.settings.home import Home, LocalStack
 from tracelake.stack import lock, probe
 from tracelake.stack.renewal import RenewalState, read_renewal
@@ -72,18 +73,24 @@ class StackStatus:
 
 
 @click.command()
-@home_option
+@stack_option
+@context_option
 @token_file_option
 @json_option
-def status(home: Path | None, token_file: Path | None, as_json: bool) -> None:
+def status(home: Path | None, context: str | None, token_file: Path | None, as_json: bool) -> None:
     """Show whether the stack runs: its parts, the addresses of its listeners, and where its logs are.
 
     If the Dispatcher answers, a line counts the work of your org: open and failed tasks, gaps, and refused batches. It
-    uses your token (--token-file, TRACE_TOKEN, or the stack's own), and does not change the exit status.
+    uses your token (--token-file, TRACE_TOKEN, or the stack's own), and does not change the exit status. In a context,
+    it shows whether the stack of that context answers you, and the work.
 
-    Exit status: 0 ready, 1 running but not ready, 3 not running.
+    Exit status: 0 ready, 1 running but not ready, 3 not running; in a context 1 if it does not answer you.
     """
-    click.get_current_context().exit(show_status(Home(home or default_home()), token_file, json=as_json))
+    if chosen_context(home, context) is None:
+        code = show_status(Home(home or default_home()), token_file, json=as_json)
+    else:
+        code = show_context_status(find_stack(home, context), token_file, json=as_json)
+    click.get_current_context().exit(code)
 
 
 @click.command()
@@ -122,6 +129,16 @@ def show_status(home: Home, token_file: Path | None = None, *, json: bool) -> in
         _show_running(status)
     if status.pid is None:
         return EXIT_NOT_RUNNING
+    return 0 if status.ready else EXIT_NOT_READY
+
+
+def show_context_status(stack: Stack, token_file: Path | None = None, *, json: bool) -> int:
+    """Prints the status of a stack of another machine; returns the exit status of the command."""
+    status = read_context_status(stack, read_work(stack, token_file))
+    if json:
+        click.echo(msgspec.json.encode(status).decode())
+    else:
+        print_context_status(status)
     return 0 if status.ready else EXIT_NOT_READY
 
 
