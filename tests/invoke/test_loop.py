@@ -1,6 +1,8 @@
 """The invoke loop through real tables: who runs a task, how often, and what is left of its row."""
 
 import asyncio
+import threading
+from collections import Counter
 from uuid import UUID
 
 import pytest
@@ -194,11 +196,12 @@ def test_a_runner_that_is_away_costs_no_attempt(start: StartHarness) -> None:
 
 
 def test_the_last_slots_are_for_orgs_that_have_none(start: StartHarness) -> None:
-    gate = asyncio.Event()
+    gate, begun = asyncio.Event(), threading.Semaphore(0)
 
     class Gated(ScriptedInvoker):
         async def invoke(self, invocation: Invocation) -> None:
             self.given.append(invocation)
+            begun.release()
             await gate.wait()
 
     invoker = Gated()
@@ -210,7 +213,9 @@ def test_the_last_slots_are_for_orgs_that_have_none(start: StartHarness) -> None
     other = harness.make_job("one", org="org_b", runtime="lambda", operator="noop")
     harness.service("POST", "/internal/tasks", {"tasks": [{"job_id": other["job_id"]}] * 2})
     assert [harness.run(take()), harness.run(take())] == [1, 0]
-    assert [given.org.name for given in invoker.given if given.org is not None] == ["org_a"] * 7 + ["org_b"]
+    assert all(begun.acquire(timeout=60) for _ in range(8)), "attempts begin after they were taken"
+    orgs = Counter(given.org.name for given in invoker.given if given.org is not None)
+    assert orgs == {"org_a": 7, "org_b": 1}
     harness.background.loop.call_soon_threadsafe(gate.set)
     harness.run(harness.dispatcher.invocations.settle())
 
