@@ -563,6 +563,10 @@ def test_errors_of_the_way_there_are_one_line_too(
 ) -> None:
     monkeypatch.setenv("TRACE_TOKEN", "wrong")
     assert trace("dags").err.startswith("error: credential_invalid: ")
+    monkeypatch.setenv("TRACE_TOKEN", "")
+    calls = len(api.calls)
+    assert trace("dags").err.startswith("error: credential_missing: TRACE_TOKEN is set, but empty")
+    assert len(api.calls) == calls, "nobody becomes the admin by a variable that is empty"
     monkeypatch.delenv("TRACE_TOKEN")
     (api.home / "mine").write_text("wrong-too")
     assert trace("dags", "--token-file", str(api.home / "mine")).err.startswith("error: credential_invalid: ")

@@ -278,7 +278,9 @@ def test_where_the_token_comes_from(certificates: Certificates, tmp_path: Path) 
     variable = {"TRACE_TOKEN": " from-the-variable\n"}
     assert user_credential(stack, tmp_path / "mine", variable).current() == "from-the-file"
     assert user_credential(stack, None, variable).current() == "from-the-variable"
-    assert user_credential(stack, None, {"TRACE_TOKEN": ""}).current() == "the-admin-token"
+    assert user_credential(stack, None, {}).current() == "the-admin-token"
+    with pytest.raises(TraceError, match="TRACE_TOKEN is set, but empty"):
+        user_credential(stack, None, {"TRACE_TOKEN": " "})
     with pytest.raises(DispatcherUnavailableError, match="credential file"):
         user_credential(stack, tmp_path / "missing", {}).current()
 

@@ -156,6 +156,9 @@ def test_the_status_of_a_stack_elsewhere(trace: Trace, laptop: dict[str, str]) -
     Path("no.token").write_text("none")
     refused = trace("status", "--token-file", "no.token", "--json")
     assert refused.status == 1
+    shown = trace("status", "--token-file", "no.token").out
+    assert "It does not serve you: credential_malformed: The credential cannot be parsed.\n" in shown
+    assert f"log in again: trace login {laptop['url']} --token FILE --name lab\n" in shown
     reply = json.loads(refused.out)
     assert (reply["context"], reply["ready"]) == ("lab", False)
     assert reply["work"]["error"].startswith("credential_malformed: ")

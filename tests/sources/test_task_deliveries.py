@@ -12,6 +12,7 @@ from tests.sources.webhook_support import Hook
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness, Reply
 from tracelake.dispatcher.views import deliveries as view
+from tracelake.errors import TraceError
 
 DAY = 86400
 _ROWS = """\
@@ -37,6 +38,15 @@ def deploy(hook: Hook, more: str = "") -> Hook:
 
 def flow_of(hook: Hook) -> Flow:
     return Flow(hook.harness, hook.org)
+
+
+def test_deliveries_are_not_triggered(hook: Hook) -> None:
+    """A number that no delivery has yet would be taken from those that come."""
+    flow = flow_of(hook)
+    with pytest.raises(TraceError) as refused:
+        flow.trigger(hook.dag, "hook", cursor=9)
+    assert (refused.value.code, refused.value.details["field"]) == ("trigger_invalid", "job")
+    assert flow.tasks("rows") == []
 
 
 class Reading:

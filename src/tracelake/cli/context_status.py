@@ -39,8 +39,9 @@ def print_context_status(status: ContextStatus) -> None:
         lines.append("It answers.")
         lines += work_lines(status.work)
     else:
-        lines.append(f"It does not serve you: {clean(status.work.error or '')}.")
-        lines.append("see what you use: trace context list; log in again: trace login URL")
+        lines.append(f"It does not serve you: {clean(status.work.error or '').rstrip('.')}.")
+        lines.append("see what you use: trace context")
+        lines.append(f"log in again: trace login {status.public_url} --token FILE --name {status.context}")
     lines.append("Parts and logs are shown on the machine of the stack.")
     for line in lines:
         show(console, whole_line(Text(line)))

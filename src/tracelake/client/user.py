@@ -61,16 +61,21 @@ def user_credential(stack: Stack, token_file: Path | None, environ: Mapping[str,
     """The given file; else the token of the context; on the machine of the stack TRACE_TOKEN, else its admin token.
 
     TRACE_TOKEN belongs to a stack of this machine. It is not sent to that of a context, which has a token of its own.
+    Where it is set and empty, somebody meant another token than the admin's: raises credential_missing.
     """
     if token_file is not None:
         return FileCredential(token_file)
-    token = environ.get(TOKEN_VARIABLE, "").strip() if stack.context is None else ""
-    return TextCredential(token) if token else FileCredential(Path(stack.user_token_file))
+    token = environ.get(TOKEN_VARIABLE) if stack.context is None else None
+    if token is None:
+        return FileCredential(Path(stack.user_token_file))
+    if not token.strip():
+        raise TraceError("credential_missing", f"{TOKEN_VARIABLE} is set, but empty: set it to a token, or unset it.")
+    return TextCredential(token.strip())
 
 
 def is_own_token(stack: Stack, token_file: Path | None, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether nobody gave a token, so that it is the one of the stack's context or of its admin."""
-    return token_file is None and not (stack.context is None and environ.get(TOKEN_VARIABLE, "").strip())
+    return token_file is None and (stack.context is not None or TOKEN_VARIABLE not in environ)
 
 
 class UserClient:

@@ -228,6 +228,9 @@ class UserActions:
         if not document.only_emits:
             text = "An always_on source cannot be triggered; to recompute a unit, trigger a job that reads the source."
             raise TraceError("trigger_invalid", text, field="job")
+        if document.source is not None and document.source.unit == "delivery":
+            text = "Its units are deliveries, numbered as they come: send one, or trigger a job that reads the source."
+            raise TraceError("trigger_invalid", text, field="job")
         output = next((item for item in job.outputs if item.output_index == body.output_index), None)
         if output is None:
             raise TraceError("input_not_found", "The source has no such output.", field="output_index")
