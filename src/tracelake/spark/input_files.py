@@ -68,16 +68,18 @@ class InputFiles:
             yield self.paths[number]
             return
         with downloaded(self.transfer, file) as path:
-            present = pq.read_schema(path)
-            if self.live is None:
-                check_columns(self.name, (self.files[0], self.schema), (file, present))
-            else:
-                self.live.check(self.name, present)
+            check_columns(self.name, (self.files[0], self.schema), (file, pq.read_schema(path)), self.live)
             yield path
 
 
-def check_columns(name: str, one: tuple[ObjectMeta, pa.Schema], other: tuple[ObjectMeta, pa.Schema]) -> None:
-    """That two files of an input have the same columns, in whatever order."""
+def check_columns(
+    name: str, one: tuple[ObjectMeta, pa.Schema], other: tuple[ObjectMeta, pa.Schema], live: LiveColumns | None
+) -> None:
+    """That the second of two files of an input has the columns of the first, in whatever order; or, of a live dataset,
+    those of its table, as far as it has them."""
+    if live is not None:
+        live.check(name, other[1])
+        return
     columns = [{field.name: str(field.type) for field in schema} for _, schema in (one, other)]
     if columns[0] == columns[1]:
         return

@@ -107,7 +107,7 @@ class Reader:
         if self.local:
             paths, schema = self._link(name, files, live)
         else:
-            paths, schema = None, self._schema(name, files) if live is None else live.schema
+            paths, schema = None, self._schema(name, files, live)
         where = dict(selection.where or {})
         if missing := [field for field in where if field not in schema.names]:
             raise NonRetryableError(f"`where` names {missing[0]!r}, which {name} does not have")
@@ -125,16 +125,14 @@ class Reader:
         paths = self.cache.link(files, self.scratch / name)
         first = pq.read_schema(paths[0])
         for path, file in zip(paths, files, strict=True):
-            schema = pq.read_schema(path)
-            if live is None:
-                check_columns(name, (files[0], first), (file, schema))
-            else:
-                live.check(name, schema)
+            check_columns(name, (files[0], first), (file, pq.read_schema(path)), live)
         return tuple(paths), first if live is None else live.schema
 
-    def _schema(self, name: str, files: Sequence[ObjectMeta]) -> pa.Schema:
-        """The columns of the first file."""
+    def _schema(self, name: str, files: Sequence[ObjectMeta], live: LiveColumns | None) -> pa.Schema:
+        """The columns of the first file; of a live dataset those of its table."""
         _check_present(name, files)
+        if live is not None:
+            return live.schema
         self.scratch.mkdir(parents=True, exist_ok=True)
         with downloaded(self.cache.transfer, files[0], self.scratch) as first:
             return pq.read_schema(first)
@@ -144,8 +142,7 @@ class Reader:
     ) -> "DataFrame":
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        _check_present(name, files)
-        schema = self._schema(name, files) if live is None else live.schema
+        schema = self._schema(name, files, live)
         rows = [(file.uri, file.size, file.etag, file.sha256) for file in files]
         frame = self.session.createDataFrame(rows, "uri string, size long, etag string, sha256 string")
         placed = frame.repartition(min(len(files), 200))
@@ -275,10 +272,7 @@ def _fetch_function(
                 meta = ObjectMeta(row["uri"], row["size"], row["etag"], row["sha256"])
                 with downloaded(transfer, meta) as path:
                     present = pq.read_schema(path)
-                    if live is None:
-                        check_columns(name, first, (meta, present))
-                    else:
-                        live.check(name, present)
+                    check_columns(name, first, (meta, present), live)
                     names = [column for column in schema.names if column in present.names]
                     # By and by: however large the file is, no more than some batches of it are in memory.
                     row_filter = _arrow_filter(schema, selection)
