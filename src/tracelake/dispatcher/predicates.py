@@ -15,6 +15,12 @@ def is_ready(alias: str = "") -> str:
     return f"{table}status = 'Queued' AND NOT {table}held"
 
 
+def is_run(alias: str = "") -> str:
+    """The task is the run of an always_on source, which is of no unit."""
+    table = _dot(alias)
+    return f"{table}edge = -1 AND {table}unit_end IS NULL AND {table}unit_key = 'run'"
+
+
 def is_finally_failed(alias: str = "") -> str:
     """The task failed, no retry is due, and nobody has accepted the gap."""
     table = _dot(alias)

@@ -22,6 +22,7 @@ from tracelake.dispatcher.engine.plan import NewTask, WritePlan, wake_of
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.predicates import is_run
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.sources.pause import inherit_pauses
@@ -30,7 +31,7 @@ from tracelake.model.ids import new_id
 RUN = "run"
 """The unit of an always_on source's task."""
 
-IS_RUN = "t.node_id = j.node_id AND t.edge = -1 AND t.unit_end IS NULL AND t.unit_key = 'run' AND t.revision = ''"
+IS_RUN = f"t.node_id = j.node_id AND {is_run('t')} AND t.revision = ''"
 
 # Only an always_on source has attempts without end; an index knows these jobs, so that asking for none costs nothing.
 ALWAYS_ON = f"""

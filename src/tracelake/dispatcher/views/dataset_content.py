@@ -12,13 +12,13 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.freshness import read_ages
 from tracelake.dispatcher.views.given_up import range_text, read_grid
 from tracelake.dispatcher.views.paging import CAP
+from tracelake.dispatcher.views.shared import REPORTED_ROWS
 from tracelake.model.columns import DatasetColumns
 from tracelake.model.dag import Publish, Schema
 from tracelake.wire.datasets import DatasetColumnRow, DatasetContent, GapRow
 
 _GAPS_SHOWN = 5
 
-# A task says of each output how many rows it has.
 _FILES = f"""
     SELECT count(*) AS units, coalesce(sum(manifest_bytes(m.objects)), 0)::bigint AS bytes,
            max(m.created_at) AS committed_at,
@@ -26,10 +26,7 @@ _FILES = f"""
            CASE WHEN count(*) = count(r.rows) THEN count(*) FILTER (WHERE r.rows = 0) END AS empty_units
     FROM (SELECT manifest_id FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2 LIMIT {CAP + 1}) u
     JOIN manifests m USING (manifest_id) JOIN tasks t USING (task_id)
-    LEFT JOIN LATERAL (
-        SELECT (o ->> 'row_count')::bigint AS rows
-        FROM json_array_elements(CASE json_typeof(t.result) WHEN 'array' THEN t.result ELSE '[]' END) o
-        WHERE o ->> 'dataset_uuid' = $1::text LIMIT 1) r ON true"""  # noqa: S608 - constants only
+    LEFT JOIN LATERAL {REPORTED_ROWS} r ON true"""  # noqa: S608 - constants only
 
 _EVENTS = f"""
     SELECT count(*) AS units, NULL::bigint AS bytes, NULL::bigint AS rows, NULL::bigint AS empty_units,

@@ -10,6 +10,7 @@ import msgspec
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.read_pins import LivePin
 from tracelake.dispatcher.removed_names import find_removed_dataset
+from tracelake.dispatcher.views.shared import REPORTED_ROWS
 from tracelake.errors import TraceError
 from tracelake.model.dag import Schema
 from tracelake.model.job import Storage
@@ -55,16 +56,12 @@ _WHOLE_AS_OF = """
     WHERE dataset_uuid = $1 AND dataset_version = $2 AND unit = '*' AND created_at <= $3 AND revision IS NOT NULL
     ORDER BY revision DESC LIMIT 1"""
 
-# A task says of each output how many rows it has.
-_ROWS = """
+_ROWS = f"""
     SELECT CASE WHEN count(r.rows) = cardinality($3::text[]) THEN coalesce(sum(r.rows), 0)::bigint END
     FROM unnest($3::text[], $4::bigint[]) AS u(unit, revision)
     JOIN manifests m ON m.dataset_uuid = $1 AND m.dataset_version = $2 AND m.unit = u.unit AND m.revision = u.revision
     JOIN tasks t USING (task_id)
-    CROSS JOIN LATERAL (
-        SELECT (o ->> 'row_count')::bigint AS rows
-        FROM json_array_elements(CASE json_typeof(t.result) WHEN 'array' THEN t.result ELSE '[]' END) o
-        WHERE o ->> 'dataset_uuid' = $1::text LIMIT 1) r"""
+    CROSS JOIN LATERAL {REPORTED_ROWS} r"""  # noqa: S608 - constants only
 
 _START_BEFORE = """
     SELECT max(range_start) FROM dataset_units

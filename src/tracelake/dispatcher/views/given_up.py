@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.predicates import is_run
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.words import unit_words
 from tracelake.model.dag import UnitGrid
@@ -17,15 +18,15 @@ from tracelake.wire.datasets import GivenUpUnit
 
 MOST_SHOWN = 20
 
-IS_GIVEN_UP = """
-    t.unit_key IS NOT NULL AND NOT (t.edge = -1 AND t.unit_end IS NULL AND t.unit_key = 'run')
+IS_GIVEN_UP = f"""
+    t.unit_key IS NOT NULL AND NOT ({is_run("t")})
     AND (t.skipped_at IS NOT NULL OR t.status = 'Canceled')
     AND (t.status = 'Canceled' OR (t.status = 'Failed' AND t.next_retry_at IS NULL))
     AND NOT EXISTS (
         SELECT FROM tasks c
         WHERE c.node_id = t.node_id AND c.edge = t.edge AND c.unit_end IS NOT DISTINCT FROM t.unit_end
           AND c.unit_key = t.unit_key AND (c.status IN ('Completed', 'Queued', 'Running')
-              OR (c.status = 'Failed' AND (c.next_retry_at IS NOT NULL OR c.skipped_at IS NULL))))"""
+              OR (c.status = 'Failed' AND (c.next_retry_at IS NOT NULL OR c.skipped_at IS NULL))))"""  # noqa: S608 - constants only
 """Of a task `t`: its unit was given up, and no other task of the unit was or will be completed. The run of a source is
 no unit; a version that changes the source cancels it."""
 

@@ -33,6 +33,12 @@ EDGE_COLUMNS = f"""
               AND v.routed_seq > e.position
             LIMIT {CAP}) waiting) END AS backlog"""  # noqa: S608 - constants only
 
+REPORTED_ROWS = """(
+        SELECT (o ->> 'row_count')::bigint AS rows
+        FROM json_array_elements(CASE json_typeof(t.result) WHEN 'array' THEN t.result ELSE '[]' END) o
+        WHERE o ->> 'dataset_uuid' = $1::text LIMIT 1)"""
+"""How many rows a task `t` has reported of its output with the dataset `$1`."""
+
 # A worker is heard of at least three times in a lease. Where the lease is the whole of the attempt's time nobody has
 # to say anything, so nothing can be told. Of `tasks t` and its `jobs j`.
 SILENT = """(t.status = 'Running' AND j.lease_seconds IS DISTINCT FROM j.timeout_seconds

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Generation
+from tracelake.dispatcher.predicates import is_run
 from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.views.shared import SILENT
 
@@ -19,7 +20,7 @@ MAX_JOBS = 50
 # output of it has an event.
 _WRITERS = f"""
     SELECT DISTINCT j.node_id, j.document->'source'->>'kind' AS source, g.dag_name || '/' || v.job_name AS name,
-           EXISTS (SELECT FROM tasks t WHERE t.node_id = j.node_id AND t.edge = -1 AND t.unit_key = 'run'
+           EXISTS (SELECT FROM tasks t WHERE t.node_id = j.node_id AND {is_run("t")}
                    AND t.status = 'Running' AND NOT t.cancel_requested AND NOT coalesce({SILENT}, false))
            AND NOT EXISTS (SELECT FROM source_state s WHERE s.node_id = j.node_id AND s.paused_at IS NOT NULL)
            AND EXISTS (SELECT FROM job_outputs p JOIN events e USING (dataset_uuid, dataset_version)
@@ -30,15 +31,15 @@ _WRITERS = f"""
     ORDER BY name"""  # noqa: S608 - constants only
 
 # Jobs of active versions that write these generations, and whether a task of theirs runs; the run of a source is none.
-_RUNNING = """
+_RUNNING = f"""
     SELECT DISTINCT j.node_id, g.dag_name || '/' || v.job_name AS name,
            EXISTS (SELECT FROM jobs x JOIN tasks t ON t.job_id = x.job_id
                    WHERE x.node_id = j.node_id AND t.status = 'Running' AND NOT t.cancel_requested
-                     AND NOT (t.edge = -1 AND t.unit_key = 'run')) AS computes
+                     AND NOT ({is_run("t")})) AS computes
     FROM job_outputs o JOIN dag_version_jobs v USING (job_id) JOIN jobs j USING (job_id)
     JOIN dags g ON g.org_id = $1 AND g.active_version = v.dag_version_id
     WHERE (o.dataset_uuid, o.dataset_version) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
-    ORDER BY name"""
+    ORDER BY name"""  # noqa: S608 - constants only
 
 _INPUTS = """
     SELECT e.dataset_uuid, e.dataset_version,

@@ -3,7 +3,7 @@
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.predicates import is_final_error
+from tracelake.dispatcher.predicates import is_final_error, is_run
 from tracelake.dispatcher.views.pressure import Pressure
 from tracelake.dispatcher.views.shared import HEARD_AT, SILENT
 from tracelake.dispatcher.views.words import since, span, unit_words
@@ -25,7 +25,7 @@ _RUN = f"""
            t.claimed_at, t.outcome, t.lease_expires_at, {is_final_error("t")} AS is_final, {HEARD_AT} AS heard_at,
            {SILENT} AS silent
     FROM tasks t JOIN jobs j USING (job_id)
-    WHERE t.node_id = $1 AND t.edge = -1 AND t.unit_end IS NULL AND t.unit_key = 'run' AND t.revision = ''"""  # noqa: S608 - constants only
+    WHERE t.node_id = $1 AND {is_run("t")} AND t.revision = ''"""  # noqa: S608 - constants only
 """The one task of an always_on source."""
 
 
