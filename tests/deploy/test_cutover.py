@@ -326,18 +326,23 @@ def test_readers_see_one_version_or_the_other(harness: DispatcherHarness) -> Non
                (SELECT dag_version_id FROM activations WHERE state = 'Active') AS activated
         FROM dags d"""
     seen: set[Any] = set()
+    looked = asyncio.Event()
 
     async def watch(stop: asyncio.Event) -> None:
         async with harness.dispatcher.ports.store.connection() as connection:
             while not stop.is_set():
                 row = (await connection.fetch(look))[0]
                 seen.add((row["active_version"], tuple(row["pointers"]), tuple(row["nodes"]), row["activated"]))
+                looked.set()
 
     async def toggle() -> None:
         stop = asyncio.Event()
         watching = asyncio.create_task(watch(stop))
+        await looked.wait()
         for _ in range(20):
             await harness.dispatcher.deployments.activate(who, "d", ActivateRequest(version="previous"))
+            looked.clear()
+            await looked.wait()  # also between two versions, however slow the machine is
         stop.set()
         await watching
 
